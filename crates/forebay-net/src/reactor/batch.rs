@@ -5,7 +5,7 @@
 
 use super::poller::{Poller, Role, Slot, Token, Watched, slot_of};
 use rustix::event::epoll;
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSlice};
 use rustix::net::{RecvFlags, SendFlags};
 use std::cell::{Cell, RefCell, RefMut};
 use std::os::fd::OwnedFd;
@@ -18,6 +18,10 @@ const READS: usize = 64 * 1024;
 
 /// Longest answer that is copied to the queue, bytes.
 pub const ANSWER: usize = 4096;
+
+/// Longest answer in several pieces that is copied to the queue, bytes. The copy costs less than a call between two requests, which also
+/// has to describe the pieces to the kernel: a file of 10 KB took a quarter more CPU time.
+pub(super) const PIECES: usize = 16 * 1024;
 
 /// Longest answer that is written in the queue itself, bytes: a full TLS record.
 pub const MADE: usize = 16 * 1024 + 512;
@@ -201,6 +205,24 @@ impl Poller {
         let Some(mut reserved) = self.reserve_answer(token, bytes.len()) else { return false };
         reserved.room().copy_from_slice(bytes);
         self.commit_answer(token, reserved, bytes.len());
+        true
+    }
+
+    /// Queues an answer of `len` bytes in several pieces, as [`Poller::queue_answer`] does.
+    #[inline]
+    pub fn queue_pieces(&self, token: Token, pieces: &[IoSlice<'_>], len: usize) -> bool {
+        if len > PIECES || len == 0 {
+            return false;
+        }
+        let Some(mut reserved) = self.reserve_answer(token, len) else { return false };
+        let mut room = reserved.room();
+        for piece in pieces {
+            // `len` is the sum of the pieces, so each of them fits.
+            let Some((place, rest)) = room.split_at_mut_checked(piece.len()) else { return false };
+            place.copy_from_slice(piece);
+            room = rest;
+        }
+        self.commit_answer(token, reserved, len);
         true
     }
 

@@ -1,5 +1,7 @@
+use super::batch::PIECES;
 use super::runners::SPARE_RUNNERS;
 use super::*;
+use rustix::io::IoSlice;
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -424,6 +426,35 @@ fn answers_leave_together_and_in_order() {
     assert_eq!(test.everything(&theirs).len(), 32_000);
     test.io.poller.flush_answers();
     assert_eq!(test.everything(&theirs).len(), 8000);
+}
+
+#[test]
+fn an_answer_in_pieces_waits_as_a_whole() {
+    let test = Test::new();
+    let (token, theirs) = test.connect();
+    let pieces = |len: usize| [b"head ".repeat(2), vec![b'x'; len - 10]];
+    let queue = |len: usize| {
+        let pieces = pieces(len);
+        let slices = [IoSlice::new(&pieces[0]), IoSlice::new(&pieces[1])];
+        test.io.poller.queue_pieces(token, &slices, len)
+    };
+    assert!(!queue(100), "there is time to send it at once");
+    test.busy();
+    assert!(!queue(PIECES + 1) && !test.io.poller.queue_pieces(token, &[], 0));
+    assert!(queue(100) && test.io.poller.queue_answer(token, b"small") && queue(PIECES));
+    assert_eq!(test.everything(&theirs), b"");
+    test.io.poller.flush_answers();
+    let [small, whole] = [100, PIECES].map(|len| pieces(len).concat());
+    assert!(test.everything(&theirs) == [&small[..], b"small", &whole].concat());
+    // A long queue leaves before the end of the turn.
+    let mut got = 0;
+    for n in 1..=20 {
+        assert!(queue(PIECES), "{n}");
+        got += test.everything(&theirs).len();
+    }
+    assert!(got > 10 * PIECES);
+    test.io.poller.flush_answers();
+    assert_eq!(got + test.everything(&theirs).len(), 20 * PIECES);
 }
 
 #[test]

@@ -446,8 +446,11 @@ impl Wire {
             Wire::Mux(s) => return send_each(&**s, pieces),
             Wire::Closed => return Err(Errno::BADF),
         };
-        clear(&io.poller, token)?;
         let want: usize = pieces.iter().map(|s| s.len()).sum();
+        if then == Then::Wait && io.poller.queue_pieces(token, pieces, want) {
+            return Ok(Sent { bytes: want, full: false });
+        }
+        clear(&io.poller, token)?;
         let sent = retry(|| {
             io.poller.with_fd(token, |fd| {
                 rustix::net::sendmsg(fd, pieces, &mut SendAncillaryBuffer::default(), flags(then))
