@@ -8,7 +8,8 @@ use std::process::Command;
 
 forebay_testkit::cases!("cases/metrics.cases":
     answers_that_are_not_passed_on_count, counters_add_up, an_if_block_has_a_zone_of_its_own,
-    servers_are_counted_by_their_names_without_status_zone);
+    servers_are_counted_by_their_names_without_status_zone,
+    a_server_that_fails_has_the_reason);
 
 fn conf(rest: &str) -> Conf {
     http!(

@@ -424,6 +424,14 @@ impl LocalSet {
         }
     }
 
+    /// Notes why a request to a peer has failed, in the words of the error log.
+    #[cold]
+    pub fn note_failure(&self, peer: usize, reason: &str, now: Instant) {
+        if let Some(p) = self.set.peers.get(peer) {
+            p.live.note_failure(reason, now);
+        }
+    }
+
     /// Counts a failed request. Returns `true` if the peer gets no requests for now.
     pub fn fail(&self, peer: usize, now: Instant) -> bool {
         let set = &self.set;

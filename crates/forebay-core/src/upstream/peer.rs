@@ -123,6 +123,9 @@ impl Peer {
                 0 => None,
                 n => Some(n == 1),
             },
+            last_failure: lock(&l.last_failure)
+                .as_ref()
+                .map(|(at, reason)| (Duration::from_millis(now.saturating_sub(*at)), reason.clone())),
             ..PeerStatus::default()
         };
         l.add_shards(&mut s, now);
@@ -245,6 +248,8 @@ pub struct PeerStatus {
     pub response_time: Option<Duration>,
     /// Times to the end of responses.
     pub times: Histogram,
+    /// Time since the last failed attempt, and its reason in the words of the error log.
+    pub last_failure: Option<(Duration, Arc<str>)>,
 }
 
 /// Returns the milliseconds since the process started, from 1 on.
@@ -265,6 +270,9 @@ pub fn ms(d: Duration) -> u64 {
 fn micros(d: Duration) -> u64 {
     d.as_secs().saturating_mul(1_000_000).saturating_add(u64::from(d.subsec_micros()))
 }
+
+/// Longest reason of a failure that is kept, bytes: a server decides on a part of the text, such as the names of its certificate.
+const LONGEST_REASON: usize = 200;
 
 /// Health of a server by its checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -313,6 +321,8 @@ pub struct Live {
     health: AtomicU8,
     /// Time at which it was removed from its group.
     pub(super) removed: OnceLock<Instant>,
+    /// Time of the last failure whose reason is known, and the reason.
+    last_failure: Mutex<Option<(u64, Arc<str>)>>,
     /// Failed attempts.
     pub total_fails: AtomicU64,
     /// Times it became unavailable.
@@ -352,6 +362,7 @@ impl Default for Live {
             up_since: AtomicU64::new(0),
             health: AtomicU8::new(0),
             removed: OnceLock::new(),
+            last_failure: Mutex::default(),
             total_fails: AtomicU64::new(0),
             unavail: AtomicU64::new(0),
             checks: AtomicU64::new(0),
@@ -366,6 +377,13 @@ impl Default for Live {
 }
 
 impl Live {
+    /// Notes the reason of a failed attempt, in the words of the error log. Longer reasons are cut off after 200 bytes.
+    #[cold]
+    pub fn note_failure(&self, reason: &str, now: Instant) {
+        let reason = reason.get(..reason.floor_char_boundary(LONGEST_REASON)).unwrap_or_default();
+        *lock(&self.last_failure) = Some((clock(now), reason.into()));
+    }
+
     /// Returns the health by the checks.
     pub(super) fn health(&self) -> Health {
         match self.health.load(Relaxed) {

@@ -459,6 +459,10 @@ fn peer(block: Block, number: usize, p: &PeerStatus) -> Value {
     let optional = [
         ("selected", p.selected_ago.map(ago)),
         ("downstart", p.down_for.map(ago)),
+        (
+            "last_failure",
+            p.last_failure.as_ref().map(|(since, why)| json!({"time": ago(*since), "reason": **why})),
+        ),
         ("max_conns", Some(p.max_conns).filter(|n| *n > 0).map(Value::from)),
         ("response_time", p.response_time.map(|t| ms(t).into())),
     ];

@@ -1,6 +1,7 @@
 //! Failures of a server, with their lines in the error log.
 
 use crate::modules::proxy::NextUpstream;
+use crate::upstream::CALL;
 use forebay_conf::error::Level;
 use forebay_core::upstream::dial_error::Blame;
 use forebay_net::blame;
@@ -62,38 +63,49 @@ pub fn client_gone(req: &mut Request, doing: &str) -> Fault {
     Fault::own(499)
 }
 
+/// Logs why a server has failed. The text stays with the server as the reason ([`forebay_core::upstream::peer::Live::note_failure`]).
+#[cold]
+pub fn log(req: &mut Request, level: Level, text: &str) {
+    req.log(level, text);
+    CALL.of_mut(req).reason = Some(text.into());
+}
+
 /// Logs that a request cannot be sent.
 pub fn send_failed(req: &mut Request, e: Errno) -> Fault {
-    req.log(Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
+    log(req, Level::Error, &format!("send() failed {} {SENDING}", errno_text(e)));
     Fault { doing: SENDING, blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server takes nothing of a request.
 pub fn send_timeout(req: &mut Request) -> Fault {
-    req.log(Level::Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+    log(
+        req,
+        Level::Error,
+        "upstream timed out (110: Connection timed out) while sending request to upstream",
+    );
     Fault { doing: SENDING, ..Fault::new(NextUpstream::Timeout, 504) }
 }
 
 /// Logs that a server closed its connection too early.
 pub fn closed(req: &mut Request, doing: &str) -> Fault {
-    req.log(Level::Error, &format!("upstream prematurely closed connection {doing}"));
+    log(req, Level::Error, &format!("upstream prematurely closed connection {doing}"));
     Fault::new(NextUpstream::Error, 502)
 }
 
 /// Logs that a connection cannot be read.
 pub fn receive_failed(req: &mut Request, e: Errno, doing: &str) -> Fault {
-    req.log(Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
+    log(req, Level::Error, &format!("recv() failed {} {doing}", errno_text(e)));
     Fault { blame: blame_of(e), ..Fault::new(NextUpstream::Error, 502) }
 }
 
 /// Logs that a server was silent for too long.
 pub fn timed_out(req: &mut Request, doing: &str) -> Fault {
-    req.log(Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
+    log(req, Level::Error, &format!("upstream timed out (110: Connection timed out) {doing}"));
     Fault::new(NextUpstream::Timeout, 504)
 }
 
 /// Logs that the head of a response is invalid.
 pub fn bad_head(req: &mut Request, message: &[u8]) -> Fault {
-    req.log(Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
+    log(req, Level::Error, &format!("{} {READING}", String::from_utf8_lossy(message)));
     Fault::new(NextUpstream::InvalidHeader, 502)
 }

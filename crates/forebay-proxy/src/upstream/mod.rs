@@ -56,12 +56,20 @@ pub struct Call {
     pub detached: bool,
     /// Reason for the failure of the last server; `None` if it has not failed, or the client is to blame.
     pub fault: Option<NextUpstream>,
+    /// Text of the error log about the failure of the present attempt.
+    pub reason: Option<Box<str>>,
 }
 
 impl Call {
     /// State before the request is passed on.
-    const NONE: Call =
-        Call { codec: Codec::HTTP1, encrypted: false, reuse: Reuse::No, detached: false, fault: None };
+    const NONE: Call = Call {
+        codec: Codec::HTTP1,
+        encrypted: false,
+        reuse: Reuse::No,
+        detached: false,
+        fault: None,
+        reason: None,
+    };
 
     /// Returns the beginning of the upstream's name in the error log.
     pub fn scheme(&self) -> &'static [u8] {

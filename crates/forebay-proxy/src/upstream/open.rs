@@ -1,6 +1,6 @@
 //! Opens a connection to a chosen server for a request, and logs why there is none. Hot path.
 
-use super::fault::{Fault, SENDING, client_gone};
+use super::fault::{self, Fault, SENDING, client_gone};
 use super::pooled::Trouble;
 use crate::modules::proxy::NextUpstream;
 use crate::modules::proxy_bind;
@@ -99,7 +99,7 @@ pub(super) fn no_stream(
         Trouble::ClientGone => client_gone(req, "connecting to upstream"),
         Trouble::Tls(e) => handshake_failed(req, &e),
         Trouble::Unspoken(text) => {
-            req.log(Level::Error, &format!("upstream {text} {CONNECTING}"));
+            fault::log(req, Level::Error, &format!("upstream {text} {CONNECTING}"));
             Fault::unsent(NextUpstream::Error, 502, CONNECTING)
         }
     }
@@ -128,7 +128,7 @@ fn failed(req: &mut Request, s: &DialSettings<'_>, e: DialError) -> Fault {
         return client_gone(req, "connecting to upstream");
     }
     let (level, text) = dial_error::text(s, &e);
-    req.log(level, &text);
+    fault::log(req, level, &text);
     let blame = dial_error::blame(&e);
     match e {
         _ if blame == Blame::Ours => Fault { blame, status: 500, ..error },
@@ -188,6 +188,6 @@ fn unready(req: &mut Request, text: &str) -> Fault {
 
 /// Logs that a handshake failed.
 fn unencrypted(req: &mut Request, text: &str) -> Fault {
-    req.log(Level::Error, &format!("{text} {HANDSHAKING}"));
+    fault::log(req, Level::Error, &format!("{text} {HANDSHAKING}"));
     Fault::unsent(NextUpstream::Error, 502, HANDSHAKING)
 }

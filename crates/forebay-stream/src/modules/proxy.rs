@@ -321,11 +321,15 @@ impl Servers {
     }
 
     /// Passes over a server, and counts the failure if the server is to blame. Returns `true` if it gets no sessions for now.
-    fn failed(&mut self, n: usize, since: Instant, blame: Blame) -> bool {
+    fn failed(&mut self, n: usize, since: Instant, failed: &Failed) -> bool {
         match self {
             Servers::Group(p) => {
                 p.give_up(n);
-                blame == Blame::Server && p.local.fail(n, since)
+                if failed.blame != Blame::Server {
+                    return false;
+                }
+                p.local.note_failure(n, &failed.text, since);
+                p.local.fail(n, since)
             }
             Servers::Direct(_) => false,
         }
@@ -375,13 +379,14 @@ async fn connect(s: &mut Session, pass: &Pass, settings: &Settings) -> Result<(L
                 connected(s, &conn, &addr);
                 return Ok((lease, conn));
             }
-            Err(Failed { blame, while_doing }) => {
+            Err(failed) => {
                 tried += 1;
                 // Gives the place back first, so that it counts as free when another server is chosen.
                 drop(lease);
-                let last = blame == Blame::Ours;
-                if servers.failed(n, now, blame) {
-                    s.log(Level::Warn, &format!("upstream server temporarily disabled while {while_doing}"));
+                let last = failed.blame == Blame::Ours;
+                if servers.failed(n, now, &failed) {
+                    let doing = failed.while_doing;
+                    s.log(Level::Warn, &format!("upstream server temporarily disabled while {doing}"));
                 }
                 end_attempt(s);
                 let limit_of_time = settings.next_upstream_timeout.0;
@@ -407,10 +412,12 @@ struct Failed {
     blame: Blame,
     /// Step that has failed, for the error log.
     while_doing: &'static str,
+    /// Text of the error log.
+    text: String,
 }
 
 /// Failure for which no server is at fault.
-const OURS: Failed = Failed { blame: Blame::Ours, while_doing: CONNECTING };
+const OURS: Failed = Failed { blame: Blame::Ours, while_doing: CONNECTING, text: String::new() };
 
 const CONNECTING: &str = "connecting to upstream";
 const HANDSHAKING: &str = "SSL handshaking to upstream";
@@ -463,7 +470,7 @@ async fn open(
                 true => thread.udp.log_refused(s, level, &text),
                 false => s.log(level, &text),
             }
-            Err(Failed { blame, while_doing: CONNECTING })
+            Err(Failed { blame, while_doing: CONNECTING, text })
         }
     }
 }
@@ -499,8 +506,9 @@ async fn encrypt(s: &mut Session, mut conn: Conn, host: &[u8], settings: &Settin
             ("upstream timed out (110: Connection timed out)".to_owned(), Blame::Server)
         }
     };
-    s.log(Level::Error, &format!("{text} while {HANDSHAKING}"));
-    Err(Failed { blame, while_doing: HANDSHAKING })
+    let text = format!("{text} while {HANDSHAKING}");
+    s.log(Level::Error, &text);
+    Err(Failed { blame, while_doing: HANDSHAKING, text })
 }
 
 /// Returns the PROXY protocol header for a server.

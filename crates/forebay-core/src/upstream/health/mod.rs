@@ -188,6 +188,7 @@ impl CheckedServer {
         let l = &self.peer.live;
         (self.fails, self.passes) = (self.fails.saturating_add(1), 0);
         l.check_fails.fetch_add(1, Relaxed);
+        l.note_failure(&format!("health check failed while {why}"), Instant::now());
         l.last_check.store(2, Relaxed);
         if self.fails >= self.schedule.fails && l.health() != Health::Unhealthy {
             l.set_health(Health::Unhealthy);

@@ -286,6 +286,7 @@ impl<'t> Attempts<'t> {
         repeat: Repeat,
     ) -> Decision {
         let again = self.rules.allow(fault, repeat, req.thread.io.poller.since(self.begun));
+        let reason = CALL.of_mut(req).reason.take();
         // The attempt is noted while the connection is still in its place, since the place is emptied below.
         let (reused, received) = note_failure(req, place.as_ref(), fault);
         if fault.kind == NextUpstream::Timeout
@@ -307,7 +308,7 @@ impl<'t> Attempts<'t> {
         if reused && (received == 0 || fault.unsent) && fault.kind == NextUpstream::Error {
             return self.closed(req, fault.status, again);
         }
-        self.mark_failed(req, fault);
+        self.mark_failed(req, fault, reason);
         self.tried.push(self.current.0);
         self.failed = true;
         if again && self.tried.len() < self.limit() { Decision::Again } else { Decision::Stop(fault.status) }
@@ -336,7 +337,7 @@ impl<'t> Attempts<'t> {
     }
 
     /// Counts a failure against the server (nginx: max_fails).
-    fn mark_failed(&mut self, req: &mut Request, fault: &Fault) {
+    fn mark_failed(&mut self, req: &mut Request, fault: &Fault, reason: Option<Box<str>>) {
         let Servers::Group(p, _) = &mut self.servers else { return };
         let (peer, since) = self.current;
         p.give_up(peer);
@@ -345,6 +346,12 @@ impl<'t> Attempts<'t> {
             matches!(fault.kind, NextUpstream::Http403 | NextUpstream::Http404 | NextUpstream::HttpOther);
         if fault.blame != Blame::Server || refused {
             return;
+        }
+        let now = req.thread.io.poller.now();
+        match reason {
+            Some(reason) => p.local.note_failure(peer, &reason, now),
+            // Its response has a status with which another server is asked.
+            None => p.local.note_failure(peer, &format!("upstream answered with {}", fault.status), now),
         }
         if p.local.fail(peer, since) {
             req.log(Level::Warn, &format!("upstream server temporarily disabled {}", fault.doing));

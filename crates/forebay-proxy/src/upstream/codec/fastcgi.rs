@@ -7,7 +7,7 @@ use super::{Asked, Came, Speak, Written, cgi};
 use crate::modules::fastcgi::{SETTINGS, write_params};
 use crate::modules::proxy::NextUpstream;
 use crate::upstream::exchange::{Outgoing, READ};
-use crate::upstream::fault::{Fault, READING};
+use crate::upstream::fault::{self, Fault, READING};
 use forebay_conf::error::Level;
 use forebay_core::upstream::conn::Conn;
 use forebay_http::fastcgi::{self, RecordPart, Records};
@@ -259,7 +259,7 @@ fn take_head(req: &mut Request, raw: &[u8], limit: usize) -> Result<(), Fault> {
                 return Ok(());
             }
             Err(bad) => {
-                req.log(Level::Error, &format!("upstream {bad} {READING}"));
+                fault::log(req, Level::Error, &format!("upstream {bad} {READING}"));
                 return Err(Fault::new(NextUpstream::InvalidHeader, 502));
             }
         };
@@ -315,6 +315,6 @@ fn may_go_on(req: &mut Request) -> Result<(), Fault> {
         (true, _) => "upstream prematurely closed FastCGI stdout",
         (false, true) => "upstream sent unexpected FastCGI record: 3",
     };
-    req.log(Level::Error, &format!("{text} {READING}"));
+    fault::log(req, Level::Error, &format!("{text} {READING}"));
     Err(Fault::new(NextUpstream::InvalidHeader, 502))
 }

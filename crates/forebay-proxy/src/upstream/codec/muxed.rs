@@ -6,7 +6,7 @@ use crate::modules::proxy::{NextUpstream, Settings};
 use crate::upstream::CALL;
 use crate::upstream::contact::Contact;
 use crate::upstream::exchange::{self, Outgoing};
-use crate::upstream::fault::{Fault, READING, SENDING, bad_head, timed_out};
+use crate::upstream::fault::{self, Fault, READING, SENDING, bad_head, timed_out};
 use crate::upstream::head::{HeadReader, unconnected};
 use crate::upstream::pooled::{Key, Need, Problem, ProblemKind, RequestStream};
 use crate::upstream::upload::Upload;
@@ -186,7 +186,8 @@ fn failed(req: &mut Request, conn: Option<&Conn>, problem: &Problem, doing: &'st
     let reused = conn.is_some_and(|conn| conn.reused);
     let is_quiet = reused && problem.kind == ProblemKind::Gone
         || unsent && (reused || matches!(CALL.of(req).codec, Codec::Http3(_)));
-    req.log(if is_quiet { Level::Info } else { Level::Error }, &format!("upstream {} {doing}", problem.text));
+    let level = if is_quiet { Level::Info } else { Level::Error };
+    fault::log(req, level, &format!("upstream {} {doing}", problem.text));
     // As in nginx, anything else in place of a head is an invalid head.
     let kind =
         if problem.kind == ProblemKind::Invalid { NextUpstream::InvalidHeader } else { NextUpstream::Error };
