@@ -358,14 +358,16 @@ checks! { Check;
         }
     },
     "secure-link-unchecked" |s, _, found| {
-        let mut links = s.all("secure_link").chain(s.all("secure_link_secret")).peekable();
         // $secure_link, not $secure_link_expires.
-        let used = |c: usize| s.args(c).iter().any(|a| named(a).iter().any(|(_, v)| *v == "secure_link"));
-        if links.peek().is_none() || s.is_partial() || s.with_text("secure_link").any(used) {
-            return;
-        }
-        for n in links {
-            found(s.span(n), "nothing looks at $secure_link, so every link is served".to_owned());
+        let used = |c: &usize| s.args(*c).iter().any(|a| named(a).iter().any(|(_, v)| *v == "secure_link"));
+        let looks: Vec<usize> = s.with_text("secure_link").filter(used).collect();
+        // A table is asked wherever its own variable is used.
+        let is_table = looks.iter().any(|c| s.around(*c, "server").is_none());
+        for n in s.all("secure_link").chain(s.all("secure_link_secret")).filter(|_| !s.is_partial() && !is_table) {
+            let here = |c: &usize| s.parent(n).is_some_and(|block| s.is_within(*c, block));
+            if !looks.iter().any(here) {
+                found(s.span(n), "nothing looks at $secure_link, so every link is served".to_owned());
+            }
         }
     },
     "merge-slashes-off" |s, _, found| for n in s.all("merge_slashes").filter(|n| s.arg(*n, 0) == "off") {

@@ -28,6 +28,7 @@ checks! { Check;
             (Some(max), _) if max > m.bytes.1 => {
                 found(s.span(n), format!("max_size is {}, {} has {}", disk::size(max), m.point.display(), disk::size(m.bytes.1)));
             }
+            (None, None) if !super::passing::is_used(s, n, s.nodes[n].d.name.as_str().trim_end_matches("_cache_path")) => {}
             (None, None) => found(s.span(n), format!("no max_size: it may fill all {} that are free on {}", disk::size(m.bytes.0), m.point.display())),
             _ => {}
         }

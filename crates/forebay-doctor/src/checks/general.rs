@@ -186,7 +186,9 @@ pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, 
         };
         let own = names(Some(block));
         let mut lost = names(s.parent(outer));
-        lost.retain(|h| !own.iter().any(|o| o.eq_ignore_ascii_case(h)));
+        // Whoever sets a field to nothing takes it away on purpose.
+        let taken_away = |h: &str| s.children(Some(block), name).any(|n| s.arg(n, 0).eq_ignore_ascii_case(h));
+        lost.retain(|h| !own.iter().any(|o| o.eq_ignore_ascii_case(h)) && !taken_away(h));
         lost.dedup();
         if !lost.is_empty() {
             found(s.span(first), format!("not sent here any more: {}", lost.join(", ")));
@@ -316,7 +318,8 @@ checks! { Check;
         let url = s.arg(n, 0);
         let host = url.split("://").nth(1).unwrap_or_default();
         let place = host.split(['/', ':']).next().unwrap_or_default();
-        let group = s.group(place).is_some();
+        // In a part of a configuration a name without a dot is most likely that of a group elsewhere.
+        let group = s.group(place).is_some() || s.is_partial() && !place.contains(['.', ':']) && place != "localhost";
         let socket = super::traffic::upgrades(s, s.parent(n));
         if !group && !socket && !url.contains('$') && !place.is_empty() && !host.starts_with("unix") {
             found(s.arg_span(n, 0), "a new connection for each request".to_owned());
@@ -345,7 +348,7 @@ checks! { Check;
     },
     "sendfile-off" |s, _, found| {
         let plain = s.all("listen").any(|l| !s.has(l, "ssl")) || s.all("listen").next().is_none();
-        if let Some(n) = s.all("root").find(|n| plain && !s.on(s.parent(*n), "sendfile")) {
+        if let Some(n) = s.all("root").find(|n| plain && !s.is_partial() && !s.on(s.parent(*n), "sendfile")) {
             found(s.span(n), "files below it are read and written, not sent".to_owned());
         }
     },
@@ -497,6 +500,8 @@ checks! { Check;
     },
     "tls-without-cache" |s, _, found| for n in s.all("listen").filter(|n| s.has(*n, "ssl")) {
         match s.effective(s.parent(n), "ssl_session_cache") {
+            // Another file may have it.
+            None if s.is_partial() => {}
             None => found(s.span(n), "no ssl_session_cache".to_owned()),
             Some(c) if matches!(s.arg(c, 0), "off" | "none") => found(s.span(c), "no session can be resumed by its number".to_owned()),
             Some(_) => continue,

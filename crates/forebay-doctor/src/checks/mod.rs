@@ -24,6 +24,7 @@ mod networks;
 pub(crate) mod openings;
 mod passing;
 mod patterns;
+mod pitfalls;
 mod ranges;
 pub(crate) mod running;
 pub(crate) mod safety;
@@ -109,6 +110,7 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         doors::CHECKS,
         carriage::CHECKS,
         aims::CHECKS,
+        pitfalls::CHECKS,
     ];
     tables.into_iter().flatten()
 }

@@ -147,6 +147,13 @@ const PERSONAL: [&str; 14] = [
     "my-account",
 ];
 
+/// Returns `true` if a location may use the cache of a zone.
+pub(super) fn is_used(s: &Scene<'_>, path: usize, family: &str) -> bool {
+    let zone = parameter(s, path, "keys_zone").and_then(|z| z.split(':').next()).unwrap_or_default();
+    let is_part = s.is_partial() || http_servers(s).next().is_none();
+    is_part || s.all(&format!("{family}_cache")).any(|n| s.arg(n, 0) == zone || s.arg(n, 0).contains('$'))
+}
+
 checks! { Check;
     "stream-port-open" |s, _, found| inner_services(s, found),
     "upstream-name-group" |s, _, found| for (n, group) in checked_names(s) {
@@ -234,7 +241,8 @@ checks! { Check;
     },
     "cache-unbounded" |s, _, found| for family in FAMILIES {
         let name = format!("{family}_cache_path");
-        for n in s.all(&name).filter(|n| parameter(s, *n, "max_size").is_none() && parameter(s, *n, "min_free").is_none()) {
+        let unbounded = |n: &usize| parameter(s, *n, "max_size").is_none() && parameter(s, *n, "min_free").is_none();
+        for n in s.all(&name).filter(unbounded).filter(|n| is_used(s, *n, family)) {
             found(s.span(n), "it grows until the disk is full".to_owned());
         }
     },

@@ -284,7 +284,7 @@ checks! { Check;
             }
         }
     },
-    "default-server" |s, _, found| {
+    "default-server" |s, _, found| if !s.is_partial() {
         let mut seen: Vec<(&str, usize, usize)> = Vec::new();
         let mut known: Table<&str, usize> = Table::default();
         // A server may listen at an address for TLS and for HTTP/3.
