@@ -99,7 +99,7 @@ pub(super) trait Cell: Clone + Default + 'static {
     fn shelf(shelves: &mut Shelves) -> &mut Vec<Box<[Self]>>;
 
     /// Returns `true` if an encoder of this level writes each element of a block of `len` elements before it reads it. The block then
-    /// keeps what is in it, since clearing the largest blocks takes a tenth of the time for a short content. Blocks of content are
+    /// keeps what is in it, since clearing the largest blocks takes 7 % of the time for a short content. Blocks of content are
     /// always cleared.
     fn is_written_first(_len: usize, _level: u8) -> bool {
         false
