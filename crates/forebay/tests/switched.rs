@@ -79,7 +79,7 @@ fn talk(addr: SocketAddr) {
 #[test]
 fn switched_connections_take_little_memory() {
     const MANY: usize = 300;
-    // Bytes for each. A runner and its request take 20,000 in a build for tests.
+    // Bytes for each. With a runner and its request it is 12,800 in a build for tests.
     const MOST: u64 = 6000;
     let up = echo();
     let server = Server::start(format!(

@@ -217,6 +217,11 @@ fn secrets_below_roots(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         ("access_log", "a log"),
         ("error_log", "a log"),
         ("ssl_password_file", "passwords"),
+        ("client_body_temp_path", "bodies of requests"),
+        ("proxy_temp_path", "responses to others"),
+        ("fastcgi_temp_path", "responses to others"),
+        ("uwsgi_temp_path", "responses to others"),
+        ("scgi_temp_path", "responses to others"),
     ];
     let is_folder = |r: &usize| s.arg(*r, 0).len() > 1 && is_known_path(s.arg(*r, 0)) && serves(s, *r);
     let roots = ["root", "alias"].into_iter().flat_map(|name| s.all(name)).filter(is_folder);

@@ -186,7 +186,7 @@ pub(crate) fn level_lost(s: &Scene<'_>, name: &str, found: &mut dyn FnMut(Span, 
         };
         let own = names(Some(block));
         let mut lost = names(s.parent(outer));
-        // Whoever sets a field to nothing takes it away on purpose.
+        // A field with an empty value is taken away on purpose, so it is not lost.
         let taken_away = |h: &str| s.children(Some(block), name).any(|n| s.arg(n, 0).eq_ignore_ascii_case(h));
         lost.retain(|h| !own.iter().any(|o| o.eq_ignore_ascii_case(h)) && !taken_away(h));
         lost.dedup();

@@ -1,6 +1,8 @@
 //! Directives that stand where they do something else than they seem to.
 
-use super::ask::{FAMILIES, children, has, http_server, http_servers, is_guarded_itself, pass_of, seconds};
+use super::ask::{
+    FAMILIES, children, has, http_server, http_servers, is_guarded_itself, parameter, pass_of, seconds,
+};
 use super::traffic::{STREAMS, path_with, upgrades};
 use super::{Check, checks};
 use crate::routes;
@@ -10,18 +12,17 @@ use forebay_conf::tree::Span;
 /// Keys that are the same for all clients of a site.
 const SHARED: [&str; 6] = ["$server_name", "$host", "$http_host", "$server_addr", "$server_port", "$scheme"];
 
-/// Reports limits of requests whose key is the same for everybody.
-fn shared_limits(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
-    for n in s.all("limit_req") {
-        let Some(zone) = super::ask::parameter(s, n, "zone") else { continue };
-        let is_it = |z: &usize| {
-            super::ask::parameter(s, *z, "zone").is_some_and(|p| p.split(':').next() == Some(zone))
-        };
-        let shared = s.all("limit_req_zone").filter(is_it).any(|z| SHARED.contains(&s.arg(z, 0)));
+/// Reports limits, `limit_req` or `limit_conn`, whose key is the same for everybody.
+fn shared_limits(s: &Scene<'_>, limit: &str, harm: &str, found: &mut dyn FnMut(Span, String)) {
+    let zones = format!("{limit}_zone");
+    let name = |z: usize| parameter(s, z, "zone").and_then(|p| p.split(':').next());
+    for n in s.all(limit) {
+        let zone = parameter(s, n, "zone").unwrap_or(s.arg(n, 0));
+        let shared = s.all(&zones).any(|z| name(z) == Some(zone) && SHARED.contains(&s.arg(z, 0)));
         // A bound for the site beside one for each client is what the documents show.
-        let beside = s.level(s.parent(n)).iter().filter(|c| s.is(**c, "limit_req")).count() > 1;
+        let beside = s.level(s.parent(n)).iter().filter(|c| s.is(**c, limit)).count() > 1;
         if shared && !beside {
-            found(s.span(n), "all clients share it: one of them locks the others out".to_owned());
+            found(s.span(n), format!("all clients share it: {harm}"));
         }
     }
 }
@@ -84,15 +85,12 @@ fn loops(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
-/// Directives for folders of temporary files.
-const TEMPORARY: [&str; 5] =
-    ["client_body_temp_path", "proxy_temp_path", "fastcgi_temp_path", "uwsgi_temp_path", "scgi_temp_path"];
-
 /// Methods that change something.
 const WRITING: [&str; 4] = ["POST", "PUT", "DELETE", "PATCH"];
 
 checks! { Check;
-    "limit-req-shared" |s, _, found| shared_limits(s, found),
+    "limit-req-shared" |s, _, found| shared_limits(s, "limit_req", "one of them locks the others out", found),
+    "limit-conn-shared" |s, _, found| shared_limits(s, "limit_conn", "one of them can take all connections", found),
     "return-before-locations" |s, _, found| returns_before(s, found),
     "error-page-passed" |s, _, found| proxied_pages(s, found),
     "passes-to-itself" |s, _, found| loops(s, found),
@@ -105,14 +103,6 @@ checks! { Check;
         let before = s.args(n).len().saturating_sub(1);
         if let Some(i) = s.args(n).iter().take(before).position(|a| a.starts_with('@')) {
             found(s.arg_span(n, i), "only the last one may be a location: this one is looked for as a file".to_owned());
-        }
-    },
-    "temp-below-root" |s, _, found| for n in TEMPORARY.into_iter().flat_map(|name| s.all(name)) {
-        let folder = std::path::Path::new(s.arg(n, 0));
-        let roots = ["root", "alias"].into_iter().flat_map(|name| s.all(name));
-        let mut served = roots.filter(|r| s.arg(*r, 0).len() > 1 && s.arg(*r, 0).starts_with('/') && super::ask::serves(s, *r));
-        if served.any(|r| folder.starts_with(s.arg(r, 0))) {
-            found(s.arg_span(n, 0), "bodies of other clients in a folder that is served".to_owned());
         }
     },
     "hash-inconsistent" |s, _, found| for n in s.all("hash").filter(|n| !has(s, *n, "consistent")) {

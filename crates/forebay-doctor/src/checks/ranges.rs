@@ -202,17 +202,6 @@ checks! { Check;
             found(s.arg_span(n, 0), format!("{code} says that the page is gone or the request wrong, and caches keep it"));
         }
     },
-    "limit-conn-shared" |s, _, found| for n in s.all("limit_conn") {
-        let zone = s.arg(n, 0);
-        let key = |z: usize| parameter(s, z, "zone").filter(|p| p.split(':').next() == Some(zone)).map(|_| s.arg(z, 0));
-        let mut keys = s.all("limit_conn_zone").filter_map(key);
-        let shared = ["$server_name", "$host", "$http_host", "$server_addr", "$server_port", "$scheme"];
-        // A bound for the site beside one for each client is what the documents show.
-        let beside = s.level(s.parent(n)).iter().filter(|c| s.is(**c, "limit_conn")).count() > 1;
-        if keys.any(|k| shared.contains(&k)) && !beside {
-            found(s.span(n), "all clients share it: one of them can take all connections".to_owned());
-        }
-    },
     "limit-key-none" |s, _, found| for n in ["limit_req_zone", "limit_conn_zone"].into_iter().flat_map(|name| s.all(name)) {
         let key = s.arg(n, 0);
         let empty = ["$remote_user", "$ssl_client_s_dn", "$ssl_client_serial", "$ssl_client_fingerprint", "$proxy_protocol_addr", "$ssl_server_name"];
