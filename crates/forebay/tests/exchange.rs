@@ -8,7 +8,7 @@ use std::sync::Arc;
 forebay_testkit::cases!("cases/exchange.cases":
     interim_responses_have_an_end, content_that_cannot_be_is_not_waited_for, a_body_that_is_there_goes_to_the_next_server,
     a_streamed_body_is_in_no_file, the_log_names_who_breaks_off, a_failed_tunnel_has_its_error_page,
-    the_body_of_an_upgrade_is_sent_once, an_answer_before_the_end_of_the_body, a_body_that_stops);
+    a_client_that_sends_on_gets_its_last_answer, the_body_of_an_upgrade_is_sent_once, an_answer_before_the_end_of_the_body, a_body_that_stops);
 
 fn serve(http: &str, server: &str) -> Server {
     Server::start(http!(

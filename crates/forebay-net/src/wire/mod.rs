@@ -40,7 +40,8 @@ pub enum Then {
     Wait,
     /// More bytes follow at once: the kernel may hold these back until then.
     More,
-    /// The connection ends: bytes and FIN leave as one packet.
+    /// The connection ends: bytes and FIN leave as one packet. The caller shuts the wire down ([`Wire::shutdown`]), as a socket that is
+    /// closed with bytes unread discards what the kernel has held back.
     Close,
 }
 

@@ -12,24 +12,23 @@ use std::time::{Duration, Instant};
 const READ: usize = 4096;
 
 /// Ends a connection whose output has been flushed. Reads on for a while if the client may still be sending
-/// (`unread`), since a socket that is closed with bytes unread resets the connection, which can cost the client the
-/// response (RFC 9112, section 9.6).
+/// (`unread`, or bytes have arrived), since a socket that is closed with bytes unread resets the connection, which can cost the
+/// client the response (RFC 9112, section 9.6).
 pub async fn close(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Settings, unread: bool) {
     let lingers = match core.lingering_close {
         Lingering::Off => false,
-        Lingering::On => unread,
+        Lingering::On => unread || conn.wire.is_readable(&thread.io),
         Lingering::Always => true,
     };
-    // Without `close_notify` a response that ends with the connection looks cut off (RFC 8446, section 6.1).
-    conn.wire.close(&thread.io);
-    if !lingers {
-        return;
-    }
     // The client sees the end of the connection from here on, and may look for its line in the log.
     buffers::flush_gathered(thread);
-    // The client sees the end of the response at once, although the socket stays open for what it still sends.
+    // Even without lingering the FIN leaves before the socket is closed. The kernel may hold back the last bytes of the response
+    // (`Then::Close`), and a reset would discard them. Over TLS the alert `close_notify` comes first: without it a response that ends
+    // with the connection looks cut off (RFC 8446, section 6.1).
     conn.wire.shutdown(&thread.io);
-    linger(thread, conn, core).await;
+    if lingers {
+        linger(thread, conn, core).await;
+    }
 }
 
 /// Reads and discards bytes that the client still sends.
