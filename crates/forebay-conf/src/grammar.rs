@@ -3,7 +3,6 @@
 //! The rows are in `data/directives.tsv`. Its column `support` is the support for the directive in Forebay
 //! (see [`Support`]). Its column `check` has nginx's rule for the words of directives without behaviour.
 
-use std::collections::HashMap;
 use std::fmt::{self, Display};
 use std::sync::{LazyLock, OnceLock};
 
@@ -335,9 +334,12 @@ impl Row {
 }
 
 static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let own = TSV.lines().skip(1);
-    let further = FURTHER.get_or_init(|| "").lines();
-    own.chain(further).filter_map(Row::parse).collect()
+    let further = *FURTHER.get_or_init(|| "");
+    let lines = || TSV.lines().skip(1).chain(further.lines());
+    // Each process has this table, so it takes no more memory than its rows.
+    let mut rows = Vec::with_capacity(lines().count());
+    rows.extend(lines().filter_map(Row::parse));
+    rows
 });
 
 /// Rows of modules outside of this project.
@@ -354,13 +356,17 @@ pub fn extend(rows: &'static str) -> Result<(), &'static str> {
     }
 }
 
-static BY_NAME: LazyLock<HashMap<&'static str, Vec<&'static Row>>> = LazyLock::new(|| {
-    let mut map: HashMap<_, Vec<_>> = HashMap::new();
-    for row in ROWS.iter() {
-        map.entry(row.name).or_default().push(row);
-    }
-    map
+/// Rows by the lengths of their names, then by their names.
+static BY_NAME: LazyLock<Vec<&'static Row>> = LazyLock::new(|| {
+    let mut rows: Vec<&Row> = ROWS.iter().collect();
+    rows.sort_by_key(|row| place(row.name.as_bytes()));
+    rows
 });
+
+/// Returns the place of a name in [`BY_NAME`]. Most comparisons of lengths decide, and need no look at the names.
+fn place(name: &[u8]) -> (usize, &[u8]) {
+    (name.len(), name)
+}
 
 /// Conditions of `proxy_next_upstream`.
 pub const NEXT_UPSTREAM: &[&str] = &[
@@ -385,7 +391,10 @@ pub fn all() -> &'static [Row] {
 
 /// Returns the rows of a directive, one a module; empty if nginx has no such directive.
 pub fn rows(name: &[u8]) -> &'static [&'static Row] {
-    std::str::from_utf8(name).ok().and_then(|name| BY_NAME.get(name)).map_or(&[], |rows| rows)
+    let behind = BY_NAME.get(BY_NAME.partition_point(|row| place(row.name.as_bytes()) < place(name))..);
+    let behind = behind.unwrap_or_default();
+    let count = behind.iter().take_while(|row| row.name.as_bytes() == name).count();
+    behind.get(..count).unwrap_or_default()
 }
 
 /// Returns the row of a directive that `context` allows.
