@@ -15,7 +15,7 @@ use forebay_server::config::http::LocationBuild;
 use forebay_server::module::Directives;
 use forebay_server::module::levels::LocationWritten;
 use forebay_server::module::levels::{LocationSettings, Sharing};
-use forebay_server::module::settings::AnyValues;
+use forebay_server::module::settings::Value;
 use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -168,7 +168,7 @@ impl<P: Prefix> Level for Written<P> {
 }
 
 /// Settings of several modules, with their places.
-type Values = Vec<(usize, Arc<dyn AnyValues>)>;
+type Values = Vec<Value>;
 
 /// Makes the families.
 macro_rules! families {

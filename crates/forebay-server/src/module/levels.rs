@@ -113,7 +113,7 @@ macro_rules! modules {
         /// Settings that the levels of a configuration share.
         #[derive(Debug, Default)]
         pub struct Sharing {
-            $($module: crate::module::sharing::Shared<$module::Written, $module::Settings>,)*
+            $($module: crate::module::sharing::Shared<$module::Written, Arc<$module::Settings>>,)*
             /// Of all other modules.
             pub modules: settings::Sharing,
         }

@@ -9,6 +9,7 @@ use crate::module::sharing::{Shared, Text};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
 use forebay_conf::tree::Directive;
+use forebay_sys::any::SharedAny;
 use std::any::Any;
 use std::collections::HashMap;
 use std::fmt::Debug;
@@ -110,8 +111,8 @@ impl<L: Directives> SettingsOf<L> {
     /// Returns the settings in effect at a level.
     #[inline]
     pub fn of<'s>(&self, level: &'s LocationSettings) -> &'s L::Settings {
-        let settings: &dyn Any = level.modules.at(self.place_of());
-        settings.downcast_ref().expect("an index belongs to one module, and so to one type")
+        let settings = level.modules.at(self.place_of());
+        settings.get().expect("an index belongs to one module, and so to one type")
     }
 
     /// Returns the directives of a level that is being read.
@@ -121,8 +122,8 @@ impl<L: Directives> SettingsOf<L> {
     }
 
     /// Returns a value for settings that are to be in effect in place of others ([`InEffect::with`]).
-    pub fn value(&self, settings: L::Settings) -> (usize, Arc<dyn AnyValues>) {
-        (self.place_of(), Arc::new(settings))
+    pub fn value(&self, settings: L::Settings) -> Value {
+        (self.place_of(), SharedAny::new(settings))
     }
 
     #[inline]
@@ -177,7 +178,7 @@ pub trait AnyLevel: Any + Debug + Send + Sync {
     /// Returns these directives together with the directives of the level around it.
     fn with_outer(&self, outer: &dyn AnyLevel) -> Arc<dyn AnyLevel>;
     /// Returns the values in effect.
-    fn values(&self) -> Arc<dyn AnyValues>;
+    fn values(&self) -> SharedAny;
 }
 
 impl<L: Directives> AnyLevel for L {
@@ -199,15 +200,13 @@ impl<L: Directives> AnyLevel for L {
         Arc::new(own)
     }
 
-    fn values(&self) -> Arc<dyn AnyValues> {
-        Arc::new(self.resolve())
+    fn values(&self) -> SharedAny {
+        SharedAny::new(self.resolve())
     }
 }
 
-/// Values in effect of any module.
-pub trait AnyValues: Any + Debug + Send + Sync {}
-
-impl<T: Any + Debug + Send + Sync> AnyValues for T {}
+/// Values in effect of one module, with the place of its settings.
+pub type Value = (usize, SharedAny);
 
 /// The settings of all modules, in the order of their places.
 fn all() -> &'static [&'static dyn AnySettings] {
@@ -215,6 +214,7 @@ fn all() -> &'static [&'static dyn AnySettings] {
     ALL.get_or_init(|| {
         let all: Vec<_> =
             crate::module::list::all().iter().flat_map(|module| module.settings).copied().collect();
+        assert!(all.len() <= PLACES, "at most {PLACES} modules have settings");
         all.iter().enumerate().for_each(|(index, settings)| settings.place(index));
         all
     })
@@ -306,6 +306,9 @@ impl Written {
     }
 }
 
+/// Number of modules with settings that a process can have.
+const PLACES: usize = 128;
+
 /// Values in effect of all modules at one level.
 #[derive(Clone, Debug)]
 pub struct InEffect(Arc<Table>);
@@ -314,29 +317,30 @@ pub struct InEffect(Arc<Table>);
 #[derive(Debug)]
 struct Table {
     /// Index of the value of each place, plus one; 0: the default.
-    index: Box<[u8]>,
-    values: Box<[(usize, Arc<dyn AnyValues>)]>,
+    index: [u8; PLACES],
+    values: Box<[Value]>,
 }
 
 impl InEffect {
-    fn new(values: Vec<(usize, Arc<dyn AnyValues>)>) -> InEffect {
-        let mut index = vec![0; all().len()].into_boxed_slice();
+    fn new(values: Vec<Value>) -> InEffect {
+        let mut index = [0; PLACES];
         for (at, (place, _)) in values.iter().enumerate() {
-            index[*place] = u8::try_from(at + 1).expect("fewer than 255 modules");
+            // At most 128, since there are no more places.
+            index[*place] = (at + 1) as u8;
         }
         InEffect(Arc::new(Table { index, values: values.into() }))
     }
 
     #[inline]
-    fn at(&self, place: usize) -> &dyn AnyValues {
+    fn at(&self, place: usize) -> &SharedAny {
         match self.0.index[place].checked_sub(1) {
-            Some(at) => &*self.0.values[usize::from(at)].1,
-            None => &*defaults()[place],
+            Some(at) => &self.0.values[usize::from(at)].1,
+            None => &defaults()[place],
         }
     }
 
     /// Returns these values with others in their places.
-    pub fn with(&self, changes: &[(usize, Arc<dyn AnyValues>)], sharing: &mut Sharing) -> InEffect {
+    pub fn with(&self, changes: &[Value], sharing: &mut Sharing) -> InEffect {
         let is_kept = |(place, _): &&(usize, _)| !changes.iter().any(|(changed, _)| changed == place);
         let mut values: Vec<_> = self.0.values.iter().filter(is_kept).chain(changes).cloned().collect();
         // Tables with equal values have to be in one order, since they are compared by the sequence of their addresses.
@@ -347,20 +351,20 @@ impl InEffect {
 
 /// Returns the values of levels without directives, by their places.
 #[inline]
-fn defaults() -> &'static [Arc<dyn AnyValues>] {
-    static DEFAULTS: OnceLock<Vec<Arc<dyn AnyValues>>> = OnceLock::new();
+fn defaults() -> &'static [SharedAny] {
+    static DEFAULTS: OnceLock<Vec<SharedAny>> = OnceLock::new();
     DEFAULTS.get_or_init(|| all().iter().map(|settings| settings.empty().values()).collect())
 }
 
 /// Settings that the levels of a configuration share.
 #[derive(Debug, Default)]
 pub struct Sharing {
-    modules: Vec<Shared<dyn AnyLevel, dyn AnyValues>>,
+    modules: Vec<Shared<dyn AnyLevel, SharedAny>>,
     tables: Tables,
 }
 
 impl Sharing {
-    fn of(&mut self, place: usize) -> &mut Shared<dyn AnyLevel, dyn AnyValues> {
+    fn of(&mut self, place: usize) -> &mut Shared<dyn AnyLevel, SharedAny> {
         if place >= self.modules.len() {
             self.modules.resize_with(all().len(), Shared::default);
         }
@@ -373,8 +377,8 @@ impl Sharing {
 struct Tables(HashMap<Vec<usize>, InEffect>);
 
 impl Tables {
-    fn share(&mut self, values: Vec<(usize, Arc<dyn AnyValues>)>) -> InEffect {
-        let key = values.iter().map(|(_, value)| Arc::as_ptr(value).addr()).collect();
+    fn share(&mut self, values: Vec<Value>) -> InEffect {
+        let key = values.iter().map(|(_, value)| value.addr()).collect();
         self.0.entry(key).or_insert_with(|| InEffect::new(values)).clone()
     }
 }

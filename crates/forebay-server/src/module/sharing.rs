@@ -26,20 +26,20 @@ pub fn append(text: &mut Text, d: &Directive) {
 /// Directives and settings of one module that levels have so far. Maps with addresses as keys hold the values at these addresses, so that
 /// no other values can get the same addresses.
 #[derive(Debug)]
-pub struct Shared<W: ?Sized, S: ?Sized> {
+pub struct Shared<W: ?Sized, S> {
     by_text: HashMap<Text, Arc<W>>,
     /// Results of inheriting, by the addresses of the directives of a level and of the level around it. An entry has both and the result.
     inherited: HashMap<(usize, usize), [Arc<W>; 3]>,
-    resolved: HashMap<usize, (Arc<W>, Arc<S>)>,
+    resolved: HashMap<usize, (Arc<W>, S)>,
 }
 
-impl<W: ?Sized, S: ?Sized> Default for Shared<W, S> {
+impl<W: ?Sized, S> Default for Shared<W, S> {
     fn default() -> Self {
         Shared { by_text: HashMap::new(), inherited: HashMap::new(), resolved: HashMap::new() }
     }
 }
 
-impl<W: ?Sized, S: ?Sized> Shared<W, S> {
+impl<W: ?Sized, S: Clone> Shared<W, S> {
     /// Replaces the directives of a level, whose words are `text`, by the equal directives of an earlier level.
     pub fn share(&mut self, own: &mut Arc<W>, text: Text) {
         match self.by_text.get(&text) {
@@ -66,7 +66,7 @@ impl<W: ?Sized, S: ?Sized> Shared<W, S> {
     }
 
     /// Returns the settings of directives.
-    pub fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> Arc<S>) -> Arc<S> {
+    pub fn resolve(&mut self, written: &Arc<W>, resolve: impl FnOnce(&W) -> S) -> S {
         let resolved = self.resolved.entry(Arc::as_ptr(written).addr());
         resolved.or_insert_with(|| (written.clone(), resolve(written))).1.clone()
     }
