@@ -333,14 +333,10 @@ impl Row {
     }
 }
 
-static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| {
-    let further = *FURTHER.get_or_init(|| "");
-    let lines = || TSV.lines().skip(1).chain(further.lines());
-    // Each process has this table, so it takes no more memory than its rows.
-    let mut rows = Vec::with_capacity(lines().count());
-    rows.extend(lines().filter_map(Row::parse));
-    rows
-});
+/// Lines of the table, without its first one, and of modules outside of this project.
+fn lines() -> impl Iterator<Item = &'static str> {
+    TSV.lines().skip(1).chain(FURTHER.get_or_init(|| "").lines())
+}
 
 /// Rows of modules outside of this project.
 static FURTHER: OnceLock<&str> = OnceLock::new();
@@ -356,17 +352,40 @@ pub fn extend(rows: &'static str) -> Result<(), &'static str> {
     }
 }
 
-/// Rows by the lengths of their names, then by their names.
-static BY_NAME: LazyLock<Vec<&'static Row>> = LazyLock::new(|| {
-    let mut rows: Vec<&Row> = ROWS.iter().collect();
-    rows.sort_by_key(|row| place(row.name.as_bytes()));
-    rows
-});
+/// All rows. A server never needs them all, and each process would have them: see [`BY_NAME`].
+static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| lines().filter_map(Row::parse).collect());
 
-/// Returns the place of a name in [`BY_NAME`]. Most comparisons of lengths decide, and need no look at the names.
-fn place(name: &[u8]) -> (usize, &[u8]) {
-    (name.len(), name)
+/// Line of the table.
+struct Line {
+    text: &'static str,
+    /// Length of the name, bytes.
+    name_len: usize,
+    /// Rows of the directive, in its first line, once they have been asked for.
+    rows: OnceLock<Box<[Row]>>,
 }
+
+impl Line {
+    fn name(&self) -> &'static str {
+        self.text.get(..self.name_len).unwrap_or_default()
+    }
+
+    /// Returns the place of a name in [`BY_NAME`]. Most comparisons of lengths decide, and need no look at the names.
+    fn place(name: &[u8]) -> (usize, &[u8]) {
+        (name.len(), name)
+    }
+}
+
+/// Lines by the lengths of their names, then by their names.
+static BY_NAME: LazyLock<Vec<Line>> = LazyLock::new(|| {
+    let mut all = Vec::with_capacity(lines().count());
+    all.extend(lines().map(|text| Line {
+        text,
+        name_len: text.find('\t').unwrap_or(text.len()),
+        rows: OnceLock::new(),
+    }));
+    all.sort_by_key(|line| Line::place(line.name().as_bytes()));
+    all
+});
 
 /// Conditions of `proxy_next_upstream`.
 pub const NEXT_UPSTREAM: &[&str] = &[
@@ -389,17 +408,25 @@ pub fn all() -> &'static [Row] {
     &ROWS
 }
 
+/// Returns the names of all rows, in no order that means anything. Names of several rows are there several times.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    BY_NAME.iter().map(Line::name)
+}
+
 /// Returns the rows of a directive, one a module; empty if nginx has no such directive.
-pub fn rows(name: &[u8]) -> &'static [&'static Row] {
-    let behind = BY_NAME.get(BY_NAME.partition_point(|row| place(row.name.as_bytes()) < place(name))..);
-    let behind = behind.unwrap_or_default();
-    let count = behind.iter().take_while(|row| row.name.as_bytes() == name).count();
-    behind.get(..count).unwrap_or_default()
+pub fn rows(name: &[u8]) -> &'static [Row] {
+    let first = BY_NAME.partition_point(|line| Line::place(line.name().as_bytes()) < Line::place(name));
+    let lines = BY_NAME.get(first..).unwrap_or_default();
+    let own = || lines.iter().take_while(|line| line.name().as_bytes() == name);
+    match own().next() {
+        Some(first) => first.rows.get_or_init(|| own().filter_map(|line| Row::parse(line.text)).collect()),
+        None => &[],
+    }
 }
 
 /// Returns the row of a directive that `context` allows.
 pub fn row(name: &[u8], context: Contexts) -> Option<&'static Row> {
-    rows(name).iter().find(|row| row.contexts.meets(context)).copied()
+    rows(name).iter().find(|row| row.contexts.meets(context))
 }
 
 /// Returns the directive that an unknown name probably means.
@@ -480,6 +507,21 @@ mod tests {
     fn every_line_is_a_row() {
         assert_eq!(all().len(), TSV.lines().count() - 1);
         assert_eq!(all().len(), 1102);
+    }
+
+    #[test]
+    fn a_name_has_its_rows_in_the_order_of_the_table() {
+        let told = |row: &Row| format!("{row:?}");
+        for name in names() {
+            let found: Vec<String> = rows(name.as_bytes()).iter().map(told).collect();
+            let expected: Vec<String> = all().iter().filter(|row| row.name == name).map(told).collect();
+            assert!(!found.is_empty() && found == expected, "{name}: {found:?}");
+        }
+        assert_eq!(names().count(), all().len());
+        assert!(
+            ["", "a", "proxy_pas", "proxy_passs", "zzz"].iter().all(|name| rows(name.as_bytes()).is_empty())
+        );
+        assert!(rows(b"proxy_pass\xff").is_empty());
     }
 
     #[test]

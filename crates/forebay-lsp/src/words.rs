@@ -8,7 +8,7 @@ use forebay_conf::variables;
 pub(crate) fn directive(name: &str, context: Option<Contexts>) -> Option<String> {
     let rows = grammar::rows(name.as_bytes());
     let here = context.and_then(|context| grammar::row(name.as_bytes(), context));
-    Some(of_row(here.or(rows.first().copied())?))
+    Some(of_row(here.or(rows.first())?))
 }
 
 /// Returns the help for a row of the table.

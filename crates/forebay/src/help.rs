@@ -79,9 +79,9 @@ fn unknown(name: &str) -> String {
 }
 
 /// Returns the page of a directive.
-fn render(name: &str, rows: &[&Row]) -> String {
+fn render(name: &str, rows: &[Row]) -> String {
     let mut out = format!("{name}\n");
-    let mut rows = rows.to_vec();
+    let mut rows = Vec::from_iter(rows);
     rows.sort_by_key(|row| row.support != Support::Yes);
     for (i, row) in rows.iter().enumerate() {
         out.push('\n');

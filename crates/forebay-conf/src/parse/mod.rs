@@ -441,7 +441,7 @@ impl Parser<'_, '_> {
             let hint = format!("it may stand in: {}", places.join(", "));
             self.at_name(format!("\"{}\" directive is not allowed here", first.name), statement, Some(hint));
         }
-        found.copied()
+        found
     }
 
     fn suggest(&mut self, name: &Word, context: Contexts) -> Option<String> {

@@ -70,7 +70,7 @@ impl<P: Prefix> Directives for Written<P> {
     const DIRECTIVES: &'static [&'static str] = &[];
 
     fn names() -> Vec<&'static str> {
-        let all = forebay_conf::grammar::all().iter().map(|row| row.name);
+        let all = forebay_conf::grammar::names();
         all.filter(|name| Written::<P>::binds(name.as_bytes())).collect()
     }
 

@@ -106,7 +106,7 @@ macro_rules! modules {
                 $(if $module::Written::binds(name) { return Some(Part::$module); })*
                 None
             };
-            let names = forebay_conf::grammar::all().iter().map(|row| row.name.as_bytes());
+            let names = forebay_conf::grammar::names().map(str::as_bytes);
             names.filter_map(|name| Some((name, module(name)?))).collect()
         });
 
