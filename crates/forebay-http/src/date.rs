@@ -19,7 +19,7 @@ struct Civil {
 }
 
 /// Last second of the year 9999: later ones do not fit into four digits.
-const LAST: i64 = 253_402_300_799;
+pub const LAST: i64 = 253_402_300_799;
 
 /// Splits a time into its parts. Years are counted from March, so that the leap day is the last of its year; 400 years make
 /// 146,097 days.

@@ -35,7 +35,7 @@ pub(super) struct Listing {
     entries: Vec<Entry>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Position among the names, bytes.
     start: usize,
@@ -59,12 +59,29 @@ impl Listing {
     pub(super) fn read(path: &[u8]) -> Result<Listing, Errno> {
         let mut listing = Listing::default();
         visit(path, |dir, name, _| listing.add(dir, name))?;
-        let Listing { names, entries } = &mut listing;
-        entries.sort_by(|a, b| {
-            let key = |e: &Entry| e.kind != Type::Directory;
-            key(a).cmp(&key(b)).then_with(|| a.name(names).cmp(b.name(names)))
-        });
+        listing.sort();
         Ok(listing)
+    }
+
+    /// Sorts the entries. Numbers made of the first bytes in which the names differ decide nearly always, and are compared and moved
+    /// faster than names and entries.
+    fn sort(&mut self) {
+        let Listing { names, entries } = self;
+        let name = |e: &Entry| e.name(names);
+        let Some(first) = entries.first().map(name) else { return };
+        let shared = |name: &[u8]| name.iter().zip(first).take_while(|(a, b)| a == b).count();
+        let shared = entries.iter().map(|e| shared(name(e))).min().unwrap_or_default();
+        let key = |e: &Entry| {
+            let mut bytes = [0; 8];
+            // No name has a zero byte, so the shorter of two names has the lower number.
+            bytes.iter_mut().zip(name(e).iter().skip(shared)).for_each(|(to, from)| *to = *from);
+            u64::from_be_bytes(bytes) >> 1 | u64::from(e.kind != Type::Directory) << 63
+        };
+        let mut order: Vec<(u64, usize)> = entries.iter().enumerate().map(|(n, e)| (key(e), n)).collect();
+        order.sort_unstable_by(|&(a, x), &(b, y)| {
+            a.cmp(&b).then_with(|| name(&entries[x]).cmp(name(&entries[y])))
+        });
+        *entries = order.into_iter().map(|(_, n)| entries[n]).collect();
     }
 
     /// Adds an entry, unless it was deleted since the directory was read, or is not accessible.
@@ -159,6 +176,53 @@ mod tests {
         assert_eq!(found, want);
         std::fs::remove_dir_all(&dir).unwrap();
         assert_eq!(Listing::read(path).unwrap_err(), Errno::NOENT);
+    }
+
+    #[test]
+    fn entries_are_in_the_order_of_their_names() {
+        // With a long beginning in common or none, and names that differ in the seventh, eighth and ninth byte after it.
+        for beginning in ["", "p", "page-of-the-year-"] {
+            let ends = [
+                "",
+                "b",
+                "a",
+                "aa",
+                "abcdefgh",
+                "abcdefgi",
+                "abcdefghz",
+                "abcdefghb",
+                "abcdefg",
+                "\u{ff}",
+                "~",
+                "A",
+            ];
+            for kinds in [[Type::File; 3], [Type::Directory, Type::File, Type::Other]] {
+                let mut listing = Listing::default();
+                for (n, end) in
+                    ends.iter().enumerate().filter(|(_, end)| !(beginning.is_empty() && end.is_empty()))
+                {
+                    let name = [beginning, end].concat();
+                    let start = listing.names.len();
+                    listing.names.extend_from_slice(name.as_bytes());
+                    listing.entries.push(Entry {
+                        start,
+                        len: name.len(),
+                        kind: kinds[n % 3],
+                        size: n as u64,
+                        mtime: 0,
+                    });
+                }
+                listing.sort();
+                let found: Vec<_> =
+                    listing.iter().map(|e| (e.kind != Type::Directory, e.name, e.size)).collect();
+                let mut sorted = found.clone();
+                sorted.sort();
+                assert_eq!(found, sorted);
+            }
+        }
+        let mut none = Listing::default();
+        none.sort();
+        assert_eq!(none.len(), 0);
     }
 
     #[test]

@@ -189,10 +189,45 @@ fn html(uri: &[u8], entries: &Listing, exact: bool, utf8: bool, offset: i64, out
         out.extend_from_slice(piece);
     }
     out.extend_from_slice(b"</h1><hr><pre><a href=\"../\">../</a>\r\n");
+    let mut dates = Dates::default();
     for e in entries.iter() {
-        html_line(&e, exact, utf8, offset, out);
+        html_line(&e, exact, utf8, dates.at(e.mtime.saturating_add(offset)), out);
     }
     out.extend_from_slice(b"</pre><hr></body>\r\n</html>\r\n");
+}
+
+/// Dates of lines, one after the other. Files of one directory often have the date in common, and only their times are computed then.
+#[derive(Default)]
+struct Dates {
+    /// Days since 1970 of the text.
+    day: Option<i64>,
+    /// ` 06-Nov-1994 08:49 `.
+    text: [u8; 19],
+}
+
+impl Dates {
+    const DAY: i64 = 86_400;
+
+    /// Returns the text for a time in seconds since 1970.
+    fn at(&mut self, unix: i64) -> &[u8; 19] {
+        let (day, of_day) = (unix.div_euclid(Dates::DAY), unix.rem_euclid(Dates::DAY));
+        if self.day == Some(day) {
+            let digit = |n: i64| b'0' + (n % 10) as u8;
+            let (hour, minute) = (of_day / 3_600, of_day / 60 % 60);
+            let time = [digit(hour / 10), digit(hour), b':', digit(minute / 10), digit(minute)];
+            self.text[13..18].copy_from_slice(&time);
+            return &self.text;
+        }
+        // Times that no date has become the nearest one that has.
+        self.day = Some(day).filter(|_| (0..=forebay_http::date::LAST).contains(&unix));
+        // The parts of an HTTP date are at fixed places, and the listing shows four of them in another order.
+        let date = forebay_http::date::imf(unix);
+        self.text = *b" ..-...-.... ..:.. ";
+        for (to, part) in [(1..3, 5..7), (4..7, 8..11), (8..12, 12..16), (13..18, 17..22)] {
+            self.text[to].copy_from_slice(&date[part]);
+        }
+        &self.text
+    }
 }
 
 /// Appends the text of a link, cut or filled to its width, and the end of the link.
@@ -212,20 +247,14 @@ fn push_label(e: &Listed<'_>, slash: &[u8], utf8: bool, out: &mut Vec<u8>) {
     out.resize(out.len() + NAME_WIDTH - width - slash.len(), b' ');
 }
 
-fn html_line(e: &Listed<'_>, exact: bool, utf8: bool, offset: i64, out: &mut Vec<u8>) {
+fn html_line(e: &Listed<'_>, exact: bool, utf8: bool, date: &[u8], out: &mut Vec<u8>) {
     let slash: &[u8] = if e.kind == Type::Directory { b"/" } else { b"" };
     out.extend_from_slice(b"<a href=\"");
     escape_name(e.name, out);
     out.extend_from_slice(slash);
     out.extend_from_slice(b"\">");
     push_label(e, slash, utf8, out);
-    // The parts of an HTTP date are at fixed places, and the listing shows four of them in another order.
-    let date = forebay_http::date::imf(e.mtime + offset);
-    for (before, part) in [(b' ', 5..7), (b'-', 8..11), (b'-', 12..16), (b' ', 17..22)] {
-        out.push(before);
-        out.extend_from_slice(date.get(part).unwrap_or_default());
-    }
-    out.push(b' ');
+    out.extend_from_slice(date);
     match (exact, e.kind) {
         (true, Type::Directory) => push_right(b"-", 19, out),
         (true, _) => push_right(itoa::Buffer::new().format(e.size).as_bytes(), 19, out),
@@ -259,7 +288,20 @@ fn push_right(text: &[u8], width: usize, out: &mut Vec<u8>) {
 /// Escapes a name as one segment of a URI.
 fn escape_name(name: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let is_plain = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_' | b'~');
+    const PLAIN: [bool; 256] = {
+        let mut plain = [false; 256];
+        let mut b = 0;
+        while b < 256 {
+            plain[b] = (b as u8).is_ascii_alphanumeric() || matches!(b as u8, b'-' | b'.' | b'_' | b'~');
+            b += 1;
+        }
+        plain
+    };
+    let is_plain = |b: &u8| PLAIN[usize::from(*b)];
+    // Most names need no escape.
+    if name.iter().all(is_plain) {
+        return out.extend_from_slice(name);
+    }
     for run in name.chunk_by(|a, b| is_plain(a) && is_plain(b)) {
         match run {
             [b] if !is_plain(b) => {
@@ -368,7 +410,7 @@ mod tests {
             &Listed { name: name.as_bytes(), kind, size, mtime: 1_600_000_000 },
             exact,
             utf8,
-            0,
+            Dates::default().at(1_600_000_000),
             &mut out,
         );
         String::from_utf8_lossy(&out).into_owned()
@@ -380,6 +422,36 @@ mod tests {
         assert_eq!(line("a", Type::File, 7, true, false), file);
         let dir = format!("<a href=\"d/\">d/</a>{} 13-Sep-2020 12:26       -\r\n", " ".repeat(48));
         assert_eq!(line("d", Type::Directory, 7, false, false), dir);
+    }
+
+    #[test]
+    fn dates_are_the_parts_of_http_dates() {
+        let mut dates = Dates::default();
+        let day = 86_400;
+        let last = forebay_http::date::LAST;
+        for unix in [
+            0,
+            1,
+            59,
+            60,
+            day - 1,
+            day,
+            -1,
+            -day,
+            5,
+            951_782_399,
+            951_782_400,
+            last,
+            last + 1,
+            last - 60,
+            i64::MAX,
+            i64::MIN,
+            3,
+        ] {
+            let date = String::from_utf8(forebay_http::date::imf(unix).to_vec()).expect("text");
+            let expected = format!(" {}-{}-{} {} ", &date[5..7], &date[8..11], &date[12..16], &date[17..22]);
+            assert_eq!(String::from_utf8_lossy(dates.at(unix)), expected, "{unix}");
+        }
     }
 
     #[test]
