@@ -17,6 +17,7 @@ pub mod front;
 pub mod greeting;
 pub mod histogram;
 pub mod idle_memory;
+pub mod keyval;
 pub mod latency;
 pub mod limit;
 pub mod log;

@@ -3,6 +3,7 @@
 use super::compute::{Geo, Map, Split};
 use super::extract::{self, Extract};
 use super::{Evaluate, NumMap, TimeFormat, VarError, VarId};
+use crate::keyval;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -86,6 +87,8 @@ pub enum Computed {
     Number(Arc<NumMap>),
     /// `time_format`.
     Time(Arc<TimeFormat>),
+    /// `keyval`.
+    Keyval(Arc<keyval::Lookup>),
     /// One of a group that is read from one text.
     Extract(Arc<dyn Extract>),
 }
@@ -102,6 +105,7 @@ impl Computed {
             Computed::Split(s) => s.compute(req, out),
             Computed::Number(n) => n.compute(req, out),
             Computed::Time(t) => t.compute(req, out),
+            Computed::Keyval(k) => k.compute(req, out),
             Computed::Extract(group) => extract::store(&**group, req).map(|()| false),
         }
     }
@@ -114,6 +118,7 @@ impl Computed {
             Computed::Split(s) => Box::new(s.source.variables()),
             Computed::Number(n) => Box::new(n.variables()),
             Computed::Time(_) => Box::new(std::iter::empty()),
+            Computed::Keyval(k) => Box::new(k.variables()),
             Computed::Extract(group) => Box::new(std::iter::once(group.source())),
         }
     }
@@ -126,7 +131,7 @@ impl Computed {
             Computed::Number(n) => n.volatile,
             // As all variables of the time.
             Computed::Time(_) => true,
-            Computed::Split(_) | Computed::Extract(_) => false,
+            Computed::Split(_) | Computed::Keyval(_) | Computed::Extract(_) => false,
         }
     }
 }
