@@ -18,10 +18,15 @@ pub struct Variable {
 /// Directives that define the variable of their first word, and those that define that of their last one.
 const FIRST: [&str; 4] = ["set", "auth_request_set", "json_set", "time_format"];
 const LAST: [&str; 4] = ["map", "num_map", "geo", "split_clients"];
+/// Those that define the variable of their second word.
+const SECOND: [&str; 1] = ["keyval"];
 
 /// Returns the word with the variable that a directive defines.
 pub fn defined(d: &Directive) -> Option<&Word> {
     let is_in = |list: &[&str]| list.iter().any(|name| name.as_bytes() == d.name.text);
+    if is_in(&SECOND) {
+        return d.args.get(1);
+    }
     match (is_in(&FIRST), is_in(&LAST)) {
         (true, _) => d.args.first(),
         (_, true) => d.args.last(),

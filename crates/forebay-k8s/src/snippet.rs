@@ -387,6 +387,9 @@ fn definitions(block: &Block, defined: &mut Known) {
         if matches!(&*name, "map" | "num_map" | "geo" | "split_clients") {
             defined.extend(directive.args.last().map(|w| bare(&w.as_str())));
         }
+        if name == "keyval" {
+            defined.extend(directive.args.get(1).map(|w| bare(&w.as_str())));
+        }
         for word in &directive.args {
             named_captures(&word.as_str(), defined);
         }

@@ -69,6 +69,7 @@ pub(crate) fn reserved(name: &str, words: &[String]) -> Option<usize> {
     let last = words.len().checked_sub(1);
     let index = match name {
         "upstream" | "json_set" | "time_format" => Some(0),
+        "keyval" => Some(1),
         _ if VARIABLES.contains(&name) => last,
         _ => None,
     };

@@ -29,6 +29,7 @@ pub mod headers;
 pub mod headers_more;
 pub mod internal_redirect;
 pub mod json;
+pub mod keyval;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod metrics;
@@ -79,6 +80,7 @@ pub static MODULES: List = &[
     &modules::rewrite::MODULE,
     &set_misc::MODULE,
     &json::MODULE,
+    &keyval::MODULE,
     &referer::MODULE,
     &secure_link::MODULE,
     &modules::ssl::MODULE,

@@ -369,7 +369,10 @@ fn build_parsed(
 /// Errors that may follow from others: beginnings of their texts, and the directives that would have defined the
 /// missing thing. An unknown directive may define anything, so its error hides those of unknown variables.
 const CONSEQUENCES: &[(&str, &[&str])] = &[
-    ("zero size shared memory zone", &["limit_req_zone", "limit_conn_zone", "_cache_path", "zone"]),
+    (
+        "zero size shared memory zone",
+        &["limit_req_zone", "limit_conn_zone", "keyval_zone", "_cache_path", "zone"],
+    ),
     ("\"proxy_cache\" zone", &["_cache_path"]),
     (
         "unknown \"",
@@ -377,6 +380,7 @@ const CONSEQUENCES: &[(&str, &[&str])] = &[
             "map",
             "num_map",
             "json_set",
+            "keyval",
             "time_format",
             "geo",
             "set",
