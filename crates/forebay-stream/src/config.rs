@@ -13,6 +13,7 @@ use forebay_core::config::access_log::Formats;
 use forebay_core::config::listen::{self, ListenDirective};
 use forebay_core::config::names::{self, ServerName};
 use forebay_core::config::{Build, Context, Lacking, Listener, Listening, check_certificates, plain};
+use forebay_core::keyval;
 use forebay_core::limit::access;
 use forebay_core::limit::concurrency::ConnZones;
 use forebay_core::shared_store::{SharedStore, Stores};
@@ -71,6 +72,8 @@ pub(crate) struct Tables {
     pub matches: health_check::Matches,
     /// Zones of `limit_conn`.
     pub conn_zones: ConnZones,
+    /// Zones of `keyval`.
+    pub keyvals: keyval::Zones,
 }
 
 impl AsMut<ConnZones> for Tables {
@@ -231,6 +234,8 @@ pub(crate) struct Stream {
     pub staplings: Vec<Arc<Stapling>>,
     /// Files of certificates and keys.
     pub certificate_files: Vec<PathBuf>,
+    /// Zones of `keyval`.
+    pub keyvals: keyval::Zones,
 }
 
 /// A server under construction.
@@ -355,7 +360,8 @@ impl<'s, 'f> Builder<'s, 'f> {
         }
         let resolver = self.written.core.resolve().resolver.0;
         let tables = std::mem::take(&mut self.cx.tables);
-        tables.conn_zones.undefined().iter().for_each(|text| self.cx.keep_late(plain(text)));
+        let undefined = tables.conn_zones.undefined().into_iter().chain(tables.keyvals.undefined());
+        undefined.for_each(|text| self.cx.keep_late(plain(&text)));
         let matches = tables.matches;
         let (upstreams, errors) =
             tables.upstreams.finish(resolver.as_ref(), self.start_unresolved, |extras, errors| {
@@ -367,6 +373,7 @@ impl<'s, 'f> Builder<'s, 'f> {
             servers,
             upstreams,
             log_formats: tables.log_formats,
+            keyvals: tables.keyvals,
             vars: Vec::new(),
             shows_hello: shows_hello(&self.cx.vars),
             serial: forebay_sys::serial::next(),

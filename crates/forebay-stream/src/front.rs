@@ -65,7 +65,13 @@ impl FrontEnd for StreamFrontEnd {
         (read, build)
     }
 
-    fn prepare(&self, _number: u8, _config: &Config) {}
+    fn prepare(&self, number: u8, config: &Config) {
+        config.front::<Stream>(number).unwrap_or_default().keyvals.prepare(StreamContext::BLOCK);
+    }
+
+    fn ended(&self, number: u8, config: &Config, log: &dyn Fn(Level, &str)) {
+        config.front::<Stream>(number).unwrap_or_default().keyvals.tend(log);
+    }
 
     fn begin(
         &self,
@@ -90,6 +96,7 @@ impl FrontEnd for StreamFrontEnd {
             resolve::start(group, &mut tasks, &outside.tokio, &log);
             health_check::start(&stream, upstream, &mut tasks, &outside.tokio, &log);
         }
+        stream.keyvals.start(&mut tasks, &outside.tokio, &log);
         for stapling in &stream.staplings {
             tasks.spawn(&outside.tokio, "asking responders", staple::start(stapling, &log));
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod core;
 pub(crate) mod health_check;
+pub(crate) mod keyval;
 pub(crate) mod limit_conn;
 pub(crate) mod log;
 pub(crate) mod pass;
@@ -42,6 +43,8 @@ pub(crate) const BLOCK_DIRECTIVES: &[(&str, Read)] = &[
     ("num_map", blocks::num_map::block),
     ("geo", blocks::geo::block),
     ("split_clients", blocks::split_clients::block),
+    ("keyval", keyval::variable),
+    ("keyval_zone", keyval::zone),
     ("log_format", log::format),
     ("limit_conn_zone", concurrency::directives::zone),
     ("match", health_check::block),
