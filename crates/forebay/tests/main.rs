@@ -36,6 +36,7 @@ mod ingress_metrics;
 mod ingress_show;
 mod init_script;
 mod kept_responses;
+mod keyval;
 mod language;
 mod load;
 mod loads;

@@ -1,7 +1,8 @@
-//! `api`: the counters as JSON, with the paths and field names of NGINX Plus. Nothing can be changed by it. Paths that NGINX Plus
-//! does not have are in `super::details`.
+//! `api`: the counters as JSON, with the paths and field names of NGINX Plus. What can be changed by it is in `super::keyvals`. Paths
+//! that NGINX Plus does not have are in `super::details`.
 
 use super::HISTORY;
+use super::keyvals::{self, Place};
 use super::{Block, Totals, details, time, total};
 use crate::limit_req;
 use forebay_conf::error::Error;
@@ -20,9 +21,11 @@ use forebay_proxy::cache::counts;
 use forebay_server::config::Scope;
 use forebay_server::config::http::LocationBuild;
 use forebay_server::counting::{self, LOCATION, SERVER, life, now_ms};
-use forebay_server::module::{Content, Page, Verdict};
+use forebay_server::module::{Content, Handler, Needs, Step, Verdict};
+use forebay_server::modules::vars::request_id;
 use forebay_server::request::Request;
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 use std::time::Duration;
 
 /// Versions of NGINX Plus's interface that are answered, all alike.
@@ -33,17 +36,44 @@ const VERSIONS: std::ops::RangeInclusive<u64> = 1..=9;
 /// # Errors
 /// `invalid parameter "..."`.
 pub(super) fn directive(d: &Directive, l: &mut LocationBuild, cx: &mut Scope<'_>) -> Result<(), Error> {
-    if let Some(w) = d.args.first().filter(|w| w.text != b"write=off") {
-        return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str())));
-    }
-    l.content = Content::of(Page { answer: handle, needs: HISTORY });
+    let writes = match d.args.first() {
+        None => Writes::Refused,
+        Some(w) if w.text == b"write=off" => Writes::Refused,
+        Some(w) if w.text == b"write=on" => Writes::Allowed,
+        Some(w) => return Err(cx.error_at(d, w, format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    l.content = Content::of(writes);
     Ok(())
 }
 
-/// Answers a request to `api`.
-fn handle(req: &mut Request) -> Verdict {
-    let below = below(req);
-    answer(req, &below)
+/// `write` of `api`: whether something can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Writes {
+    Refused,
+    Allowed,
+}
+
+impl Handler for Writes {
+    fn handle<'r>(&'r self, req: &'r mut Request) -> Step<'r> {
+        let path = below(req);
+        match req.method {
+            Method::Get | Method::Head => match Place::find(&path) {
+                Some(place) => {
+                    let read = place.read(req).map(Reply::Value);
+                    reply(req, read).into()
+                }
+                None => answer(req, &path).into(),
+            },
+            Method::Post | Method::Patch | Method::Delete if *self == Writes::Allowed => {
+                Step::later(async move { keyvals::write(req, &path).await })
+            }
+            _ => reply(req, Err(METHOD_DISABLED.into())).into(),
+        }
+    }
+
+    fn needs(&self) -> Needs {
+        HISTORY
+    }
 }
 
 /// Returns the part of the path after the location, without slashes at its ends.
@@ -54,27 +84,73 @@ pub(super) fn below(req: &Request) -> String {
     String::from_utf8_lossy(rest).trim_matches('/').to_owned()
 }
 
+/// Answers a request that reads what this file has.
 pub(super) fn answer(req: &mut Request, path: &str) -> Verdict {
     let made = match req.method {
-        Method::Get | Method::Head => find(req, path),
-        _ => Err((405, "method disabled", "MethodDisabled")),
+        Method::Get | Method::Head => find(req, path).map(|value| Reply::Value(select(req, value))),
+        _ => Err(METHOD_DISABLED),
     };
+    reply(req, made.map_err(Failure::from))
+}
+
+/// Answer to a request that has succeeded.
+pub(super) enum Reply {
+    /// 200 with a value.
+    Value(Value),
+    /// A status alone.
+    Empty(u16),
+}
+
+/// Answer to a request that has failed.
+pub(super) struct Failure {
+    status: u16,
+    text: Cow<'static, str>,
+    code: &'static str,
+}
+
+impl Failure {
+    pub(super) fn new(status: u16, text: impl Into<Cow<'static, str>>, code: &'static str) -> Failure {
+        Failure { status, text: text.into(), code }
+    }
+}
+
+impl From<ApiError> for Failure {
+    fn from((status, text, code): ApiError) -> Failure {
+        Failure::new(status, text, code)
+    }
+}
+
+/// Makes the response.
+pub(super) fn reply(req: &mut Request, made: Result<Reply, Failure>) -> Verdict {
+    req.resp.fields.push(b"Cache-Control", b"no-store");
     let (status, value) = match made {
-        Ok(value) => (200, select(req, value)),
-        Err((status, text, code)) => {
-            let error = json!({"status": status, "text": text, "code": code});
-            (
-                status,
-                json!({"error": error, "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html"}),
-            )
+        Ok(Reply::Value(value)) => (200, value),
+        Ok(Reply::Empty(status)) => {
+            req.resp.status = status;
+            if status != 204 {
+                req.resp.content_length = Some(0);
+            }
+            return Verdict::Done;
         }
+        Err(failure) => (failure.status, error(req, &failure)),
     };
     req.resp.status = status;
     req.resp.content_type = b"application/json".to_vec();
-    req.resp.fields.push(b"Cache-Control", b"no-store");
     // Takes half the time of `Value::to_string`, which formats piece by piece.
     req.resp.set_body(serde_json::to_vec(&value).expect("all keys of a value are text"));
     Verdict::Done
+}
+
+/// Returns the error object of a failure.
+fn error(req: &mut Request, failure: &Failure) -> Value {
+    let mut id = Vec::new();
+    // A random number cannot fail to be evaluated.
+    let _ = request_id(req, &mut id);
+    json!({
+        "error": {"status": failure.status, "text": failure.text, "code": failure.code},
+        "request_id": text(&id),
+        "href": "https://nginx.org/en/docs/http/ngx_http_api_module.html",
+    })
 }
 
 /// Applies `?fields=a,b`: keeps only these members of an object, or of each object in it.
@@ -98,14 +174,19 @@ fn select(req: &Request, value: Value) -> Value {
 /// Status, text and code of an error.
 pub(super) type ApiError = (u16, &'static str, &'static str);
 pub(super) const NOT_FOUND: ApiError = (404, "path not found", "PathNotFound");
+pub(super) const METHOD_DISABLED: ApiError = (405, "method disabled", "MethodDisabled");
+
+/// Returns `true` for a version that is answered.
+pub(super) fn is_version(text: &str) -> bool {
+    text.parse::<u64>().is_ok_and(|v| VERSIONS.contains(&v))
+}
 
 fn find(req: &Request, path: &str) -> Result<Value, ApiError> {
     if path.is_empty() {
         return Ok(VERSIONS.collect::<Vec<_>>().into());
     }
     let mut parts = path.split('/');
-    let version = parts.next().and_then(|v| v.parse::<u64>().ok());
-    if !version.is_some_and(|v| VERSIONS.contains(&v)) {
+    if !parts.next().is_some_and(is_version) {
         return Err((404, "unknown version", "UnknownVersion"));
     }
     let parts: Vec<&str> = parts.collect();
@@ -158,6 +239,7 @@ pub(super) fn slabs(req: &Request) -> Map<String, Value> {
         Usage { name: c.name.clone(), used, size }
     });
     let zones = caches.chain(limit_req::usage()).chain(concurrency::usage()).chain(sessions::usage());
+    let zones = zones.chain(forebay_core::keyval::usage());
     let each = zones.map(|z| {
         let used = z.used.div_ceil(PAGE);
         let free = (z.size / PAGE).saturating_sub(used);
@@ -217,7 +299,8 @@ fn block(req: &Request, block: Block, path: &[&str]) -> Result<Value, ApiError> 
         Block::Stream => (None, STREAM),
     };
     let Some((what, rest)) = path.split_first() else {
-        let names = single.into_iter().chain(collections.iter().map(|(name, _)| *name));
+        let names = collections.iter().map(|(name, _)| *name).chain(["keyvals"]);
+        let names = single.into_iter().chain(names);
         return Ok(names.collect::<Vec<_>>().into());
     };
     let (_, read) = collections.iter().find(|(name, _)| name == what).ok_or(NOT_FOUND)?;

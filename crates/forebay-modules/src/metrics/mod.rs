@@ -15,6 +15,7 @@ mod details;
 pub mod facts;
 pub mod history;
 mod ingress_nginx;
+mod keyvals;
 pub(crate) mod labelled;
 pub mod page;
 pub mod prometheus;

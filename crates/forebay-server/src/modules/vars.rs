@@ -257,7 +257,11 @@ fn realpath_root(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     }
 }
 
-fn request_id(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
+/// Appends `$request_id`.
+///
+/// # Errors
+/// None: the type is that of all variables.
+pub fn request_id(r: &mut Request, out: &mut Vec<u8>) -> HasValue {
     // The value has to stay the same for the whole request, also in its subrequests.
     let id = r.modules.request_id.get_or_insert_with(|| {
         let mut raw = [0u8; 16];
