@@ -6,15 +6,38 @@
 use crate::routes::Form;
 use crate::variables::{Definitions, Mentions};
 use foldhash::fast::RandomState;
+use forebay_conf::error::Error;
 use forebay_conf::tree::{Block, Directive, FileId, Span, Tree};
 use forebay_core::pattern::{Pattern, matcher};
 use std::borrow::Cow;
 use std::cell::{OnceCell, RefCell};
 use std::collections::HashMap;
 use std::ops::Range;
+use std::path::Path;
 
 /// Table in memory.
 pub(crate) type Table<K, V> = HashMap<K, V, RandomState>;
+
+/// Files that come with nginx. Their contents are known: types, and parameters for programs.
+const PACKAGED: [&str; 8] = [
+    "mime.types",
+    "fastcgi_params",
+    "fastcgi.conf",
+    "uwsgi_params",
+    "scgi_params",
+    "koi-utf",
+    "koi-win",
+    "win-utf",
+];
+
+/// Returns `true` if a file comes with nginx, so that nothing unknown is in it where it is missing.
+pub fn is_packaged(path: &Path) -> bool {
+    path.file_name().is_some_and(|name| PACKAGED.iter().any(|known| name == *known))
+}
+
+fn is_of_a_package(include: &Directive) -> bool {
+    include.args.first().is_some_and(|word| is_packaged(Path::new(&*word.as_str())))
+}
 
 /// A directive and its place.
 pub struct Node<'t> {
@@ -40,6 +63,8 @@ pub struct Scene<'t> {
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
     is_partial: bool,
+    /// Names of directives that the parser refused, which are not in the tree.
+    refused: Vec<String>,
     /// Arguments of all directives, in reading order.
     words: Vec<Cow<'t, str>>,
     /// Numbers of names.
@@ -77,6 +102,7 @@ impl<'t> Scene<'t> {
             nodes: Vec::new(),
             top: Vec::new(),
             is_partial: false,
+            refused: Vec::new(),
             words: Vec::new(),
             names: Table::default(),
             named: Vec::new(),
@@ -98,7 +124,8 @@ impl<'t> Scene<'t> {
     fn add(&mut self, block: &'t Block, parent: Option<usize>) -> Vec<usize> {
         let mut here = Vec::new();
         let is_empty = |d: &Directive| d.block.as_ref().is_none_or(|b| b.items.is_empty());
-        self.is_partial |= block.items.iter().any(|d| d.name.text == b"include" && is_empty(d));
+        self.is_partial |=
+            block.items.iter().any(|d| d.name.text == b"include" && is_empty(d) && !is_of_a_package(d));
         for d in block.iter() {
             let n = self.add_node(d, parent);
             here.push(n);
@@ -116,6 +143,18 @@ impl<'t> Scene<'t> {
     /// Says that the tree is a part of a configuration, whose other parts are not known.
     pub fn set_partial(&mut self) {
         self.is_partial = true;
+    }
+
+    /// Tells of the errors of the parser: a directive that it does not know may be one of an older server.
+    pub fn set_refused(&mut self, errors: &[Error]) {
+        let name =
+            |e: &Error| Some(e.message.strip_prefix("unknown directive \"")?.split('"').next()?.to_owned());
+        self.refused = errors.iter().filter_map(name).collect();
+    }
+
+    /// Returns `true` if a directive of this name is in the file and was refused.
+    pub(crate) fn is_refused(&self, name: &str) -> bool {
+        self.refused.iter().any(|refused| refused == name)
     }
 
     fn add_node(&mut self, d: &'t Directive, parent: Option<usize>) -> usize {

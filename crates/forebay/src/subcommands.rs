@@ -366,6 +366,10 @@ pub(crate) struct DoctorArgs {
     /// Do not look at this machine, and ask no name server
     #[arg(long)]
     pub no_host: bool,
+    /// The server of this file runs on this machine, so look at the machine, too (default: if a server runs with the file, or it lies
+    /// where servers look for theirs)
+    #[arg(long, conflicts_with = "no_host")]
+    pub here: bool,
     /// Show advice about the machine, and rules of taste or measurement, too
     #[arg(long)]
     pub all: bool,

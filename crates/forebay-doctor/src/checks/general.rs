@@ -39,9 +39,6 @@ pub(crate) fn workers(s: &Scene<'_>, h: &Host) -> u64 {
     }
 }
 
-/// Memory that a machine has at most, where it was not looked at.
-const MUCH: u64 = 64 << 30;
-
 /// Resources that the settings allow in the worst case.
 pub struct Worst {
     /// Workers.
@@ -217,20 +214,17 @@ checks! { Check;
         let all_reuse = s.all("listen").next().is_some() && tcp.all(reuses);
         if !single && !all_reuse {
             on(s, found, "multi_accept", "one worker will take nearly all connections");
-        } else if single {
-            on(s, found, "multi_accept", "with one worker this changes little; with more it harms");
         }
     },
     "use-epoll" |s, _, found| for n in s.all("use").filter(|n| s.arg(*n, 0) == "epoll") {
         found(s.span(n), "epoll is used on Linux anyway".to_owned());
     },
-    "worker-processes-one" |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.cpus != 1) {
-        found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
+    "worker-processes-one" |s, h, found| for n in s.all("worker_processes").filter(|n| s.arg(*n, 0) == "1" && h.is_here() && h.cpus != 1) {
+        found(s.arg_span(n, 0), if h.cpus > 1 { format!("1 of {} CPUs of this machine will be used", h.cpus) } else { "only one CPU will be used".to_owned() });
     },
     "worker-processes-many" |s, h, found| for n in s.all("worker_processes") {
-        if let Some(w) = number(s, n) && w > if h.cpus > 0 { (2 * h.cpus as u64).max(5) - 1 } else { 32 } {
-            let cpus = if h.cpus > 0 { format!("{} CPUs may be used here", h.cpus) } else { "more than most machines have CPUs".to_owned() };
-            found(s.arg_span(n, 0), format!("{w} workers: {cpus}"));
+        if let Some(w) = number(s, n) && h.is_here() && h.cpus > 0 && w >= (2 * h.cpus as u64).max(5) {
+            found(s.arg_span(n, 0), format!("{w} workers, and {} CPUs may be used on this machine", h.cpus));
         }
     },
     "worker-processes-missing" |s, h, found| if let (None, Some(n), 2..) = (s.all("worker_processes").next(), s.all("events").next(), h.cpus) {
@@ -306,7 +300,8 @@ checks! { Check;
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
             found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
         }
-        if !h.target.keeps_upstream_connections() {
+        // Whoever writes them has an older server, or may have one: only where the version is known they are superfluous.
+        if !h.is_here() || !h.target.keeps_upstream_connections() {
             return;
         }
         defaults(s, found, &[("proxy_http_version", &["1.1"])]);
@@ -371,7 +366,7 @@ checks! { Check;
         }
     },
     "body-buffer-large" |s, _, found| for n in s.all("client_body_buffer_size") {
-        if let Some(b) = size(s, n, 0).filter(|b| *b >= 64 * 1024) {
+        if let Some(b) = size(s, n, 0).filter(|b| *b >= 512 * 1024) {
             found(s.arg_span(n, 0), format!("{} kB for each upload: {} MB if all {} connections of a worker upload", b / 1024, b.saturating_mul(connections(s)) / (1 << 20), connections(s)));
         }
     },
@@ -532,6 +527,16 @@ checks! { Check;
         if named && !lacks_resolver {
             continue;
         }
+        // Of a certificate that was not read only its path tells whose it is.
+        let is_read = h.certificates.keys().any(near);
+        let mut paths = s.all("ssl_certificate").filter(near).map(|c| s.arg(c, 0)).peekable();
+        let is_named = paths.peek().is_none() || paths.any(|p| ["letsencrypt", "/live/", "fullchain", "acme", "certbot"].iter().any(|w| p.contains(w)));
+        if !is_read && !is_named {
+            if lacks_resolver {
+                found(s.span(n), "without a resolver the responder's address is that of the start".to_owned());
+            }
+            continue;
+        }
         let also = if lacks_resolver { ", and without a resolver the responder's address is that of the start" } else { "" };
         found(s.span(n), format!("does nothing for certificates of Let's Encrypt{also}"));
     },
@@ -582,10 +587,8 @@ checks! { Check;
     "memory-worst-case" |s, h, found| {
         let Some(n) = s.all("worker_connections").last() else { return };
         let worst = Worst::of(s, h);
-        if h.memory == 0 && worst.memory() > MUCH {
-            found(s.arg_span(n, 0), format!("{} GB of buffers in the worst case", worst.memory() >> 30));
-        } else if h.memory > 0 && worst.memory() > h.memory {
-            found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, {} MB of memory", worst.memory() >> 20, h.memory >> 20));
+        if h.is_here() && h.memory > 0 && worst.memory() > h.memory {
+            found(s.arg_span(n, 0), format!("{} MB of buffers in the worst case, and this machine has {} MB of memory", worst.memory() >> 20, h.memory >> 20));
         }
     },
     "try-files-looks" |s, _, found| for n in s.all("try_files") {

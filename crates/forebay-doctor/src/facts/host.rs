@@ -10,9 +10,24 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Relation of a configuration to this machine. It decides for all rules whether facts of the machine say anything about the
+/// configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Home {
+    /// Nobody asked.
+    #[default]
+    Unknown,
+    /// Its server runs on another machine, as far as is known.
+    Elsewhere,
+    /// Its server runs here.
+    Here,
+}
+
 /// The known properties of a machine.
 #[derive(Debug, Default)]
 pub struct Host {
+    /// Where the server of the configuration runs. Facts of the machine are there only if it is this one.
+    pub home: Home,
     /// CPUs that may be used, fractions rounded up; 0 = not looked at.
     pub cpus: usize,
     /// Online CPUs.
@@ -153,13 +168,28 @@ const SYSCTLS: &[&str] = &[
     "fs.nr_open",
 ];
 
+/// Returns the seconds since 1970.
+pub(crate) fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+}
+
+/// Returns `true` if a file lies where servers look for their configurations.
+pub(crate) fn is_usual_place(conf: &Path) -> bool {
+    const PLACES: [&str; 4] = ["/etc/nginx", "/usr/local/nginx/conf", "/usr/local/etc/nginx", "/etc/forebay"];
+    PLACES.iter().any(|place| conf.starts_with(place))
+}
+
 impl Host {
     /// Returns `true` if a configuration is one of this machine: a server runs with it, or it lies where servers look for theirs.
     /// Otherwise the machine and the programs of this one say nothing about it.
     pub fn has(&self, conf: &Path) -> bool {
-        const PLACES: [&str; 4] =
-            ["/etc/nginx", "/usr/local/nginx/conf", "/usr/local/etc/nginx", "/etc/forebay"];
-        self.running.is_some() || PLACES.iter().any(|place| conf.starts_with(place))
+        self.is_here() || is_usual_place(conf)
+    }
+
+    /// Returns `true` if the server of the configuration runs on this machine. A rule about the machine, or about a version that was
+    /// not named, is silent otherwise.
+    pub fn is_here(&self) -> bool {
+        self.home == Home::Here
     }
 
     /// Returns the server that runs the configuration, or Forebay if none does.
@@ -178,6 +208,7 @@ impl Host {
             descriptors: self.descriptors,
             sysctls: self.sysctls.clone(),
             now: self.now,
+            home: self.home,
             ..Host::default()
         }
     }
@@ -191,7 +222,8 @@ impl Host {
             memory: cpus::detect_memory().bytes,
             descriptors: forebay_sys::limits::descriptors(),
             nginx: installed_nginx(),
-            now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64),
+            now: now(),
+            home: Home::Here,
             ..Host::default()
         };
         for name in SYSCTLS {
@@ -213,6 +245,9 @@ impl Host {
 
     /// Describes the machine in lines of text; empty if it was not looked at.
     pub fn text(&self) -> String {
+        if self.home == Home::Elsewhere {
+            return "This machine was not looked at, because no server here runs with this file. With --here it is.\n".to_owned();
+        }
         if self.cpus == 0 {
             return String::new();
         }

@@ -20,6 +20,8 @@ pub struct Running {
     pub program: PathBuf,
     /// Name of its process.
     pub name: String,
+    /// Words of its command line, which is its title.
+    pub title: Vec<String>,
     /// Of each process: descriptors in use, and how many it may have.
     pub descriptors: Vec<(u64, u64)>,
     /// The error log, and the text of its end.
@@ -42,7 +44,11 @@ impl Running {
         }
         let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
         let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-        let mut running = Running { pid, program, name: name.trim().to_owned(), ..Running::default() };
+        let title = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let title = String::from_utf8_lossy(&title).replace('\0', " ");
+        let title = title.split_whitespace().map(str::to_owned).collect();
+        let name = name.trim().to_owned();
+        let mut running = Running { pid, program, name, title, ..Running::default() };
         let children =
             std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
         let all = std::iter::once(pid).chain(children.split_whitespace().filter_map(|c| c.parse().ok()));
@@ -52,10 +58,38 @@ impl Running {
         Some(running)
     }
 
+    /// Returns `true` if the server runs with a file: by `-c` in its title, or as the file of its own directory. The pid file alone does
+    /// not prove it, because most configurations name the same one.
+    pub fn runs(&self, conf: &Path) -> bool {
+        let option = self.title.iter().position(|word| word.starts_with("-c"));
+        let named = option.and_then(|i| {
+            let glued = self.title.get(i)?.strip_prefix("-c").filter(|rest| !rest.is_empty());
+            glued.or_else(|| self.title.get(i.saturating_add(1)).map(String::as_str))
+        });
+        match named.map(Path::new) {
+            Some(file) if file.is_absolute() => is_same_file(file, conf),
+            Some(file) => conf.ends_with(file.file_name().unwrap_or_default()),
+            None => self.directory().is_some_and(|dir| conf.starts_with(dir)),
+        }
+    }
+
+    /// Returns the directory of a program that has one of its own, as `/opt/nginx` of `/opt/nginx/sbin/nginx`.
+    fn directory(&self) -> Option<&Path> {
+        let directory = self.program.parent()?.parent()?;
+        let is_shared = ["", "/", "/usr", "/usr/local"].iter().any(|shared| directory == Path::new(shared));
+        (!is_shared).then_some(directory)
+    }
+
     /// Returns the number of lines of the log that have a message.
     pub fn lines(&self, message: &str) -> usize {
         self.log.as_ref().map_or(0, |(_, text)| text.lines().filter(|l| l.contains(message)).count())
     }
+}
+
+/// Returns `true` if two paths name one file.
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
 }
 
 fn descriptors(pid: u32) -> Option<(u64, u64)> {
@@ -132,6 +166,25 @@ mod tests {
         let text = "HTTP/1.1 200 OK\r\n\r\nActive connections: 2 \nserver accepts handled requests\n 41 40 99 \nReading: 0\n";
         assert_eq!(parse_status(text), Some((41, 40)));
         assert_eq!(parse_status("HTTP/1.1 404 Not Found\r\n\r\n"), None);
+    }
+
+    #[test]
+    fn a_server_runs_with_the_file_of_its_title() {
+        let of = |program: &str, title: &str| Running {
+            program: program.into(),
+            title: title.split(' ').map(str::to_owned).collect(),
+            ..Running::default()
+        };
+        let named = of("/usr/sbin/nginx", "nginx: master process /usr/sbin/nginx -c /srv/none/a.conf");
+        assert!(named.runs(Path::new("/srv/none/a.conf")) && !named.runs(Path::new("/srv/none/b.conf")));
+        let glued = of("/usr/sbin/nginx", "nginx: master process nginx -c/srv/none/a.conf");
+        assert!(glued.runs(Path::new("/srv/none/a.conf")) && !glued.runs(Path::new("/srv/b/a.conf")));
+        let relative = of("/usr/sbin/nginx", "nginx: master process nginx -p /srv/x -c conf/a.conf");
+        assert!(relative.runs(Path::new("/srv/x/conf/a.conf")) && !relative.runs(Path::new("/srv/x/b.conf")));
+        let plain = of("/usr/sbin/nginx", "nginx: master process /usr/sbin/nginx");
+        assert!(!plain.runs(Path::new("/home/a/nginx.conf")));
+        let own = of("/opt/web/sbin/nginx", "nginx: master process ./nginx");
+        assert!(own.runs(Path::new("/opt/web/conf/nginx.conf")) && !own.runs(Path::new("/home/nginx.conf")));
     }
 
     #[test]

@@ -33,7 +33,14 @@ fn nginx() -> Target {
 }
 
 fn machine() -> Host {
-    let mut h = Host { cpus: 4, online: 4, memory: 8 << 30, descriptors: (1024, 1 << 20), ..Host::default() };
+    let mut h = Host {
+        home: Home::Here,
+        cpus: 4,
+        online: 4,
+        memory: 8 << 30,
+        descriptors: (1024, 1 << 20),
+        ..Host::default()
+    };
     for (n, v) in
         [("net.core.somaxconn", "4096"), ("fs.file-max", "9000000"), ("net.ipv4.tcp_syncookies", "1")]
     {
@@ -305,6 +312,7 @@ fn a_running_server_is_heard() {
         pid: 1,
         program: "/usr/sbin/nginx".into(),
         name: "nginx".into(),
+        title: Vec::new(),
         descriptors: vec![(10, 1024), (900, 1024)],
         log: Some(("/e.log".into(), log.to_owned())),
         accepted: Some((10, 7)),
@@ -313,6 +321,7 @@ fn a_running_server_is_heard() {
         pid: 1,
         program: "/usr/sbin/nginx".into(),
         name: "nginx".into(),
+        title: Vec::new(),
         descriptors: vec![(10, 1024)],
         log: Some(("/e.log".into(), "all is well\n".to_owned())),
         accepted: Some((10, 10)),
@@ -365,7 +374,6 @@ fn articles_have_the_faults_that_are_known() {
             "high-concurrency",
             &[
                 "worker-processes-one",
-                "multi-accept",
                 "use-epoll",
                 "keepalive-off",
                 "syncookies-off",
@@ -393,7 +401,6 @@ fn articles_have_the_faults_that_are_known() {
                 "output-buffers",
                 "default-repeated",
                 "header-buffers-small",
-                "body-buffer-large",
                 "timeouts-short",
                 "gzip-breach",
                 "cache-control-twice",

@@ -13,7 +13,7 @@ use forebay_conf::tree::Span;
 use forebay_conf::version::NginxVersion;
 use forebay_core::config::Environment;
 use forebay_doctor::output::{Report, refusal};
-use forebay_doctor::{Finding, Host, Look, Scene, Severity, Surgery, Target, directory_of, manual};
+use forebay_doctor::{Finding, Home, Host, Look, Scene, Severity, Surgery, Target, directory_of, manual};
 use forebay_modules::parts::facts::Warning;
 use forebay_terminal::print;
 use std::io::IsTerminal;
@@ -25,7 +25,7 @@ const FAILED: u8 = 2;
 /// Returns the findings about a configuration, the worst first, without those about the machine.
 pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> Vec<Warning> {
     let parsed = parse(&environment.conf_path, &environment.globals, &directory_of(environment), files);
-    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &Host::default(), Target::Forebay);
+    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &here(), Target::Forebay);
     let place = |span: Span| format!("{}:{}", files.path(span.file).display(), span.line);
     let warning = |finding: Finding| Warning {
         rule: finding.rule.id.clone(),
@@ -36,11 +36,16 @@ pub(crate) fn of_configuration(environment: &Environment, files: &mut Files) -> 
     findings.into_iter().filter(|f| f.span.is_some() && !f.rule.is_optional).map(warning).collect()
 }
 
+/// Returns the host of a configuration of this machine, of which nothing else is known.
+fn here() -> Host {
+    Host { home: Home::Here, ..Host::default() }
+}
+
 /// Returns the settings of `forebay tune` that findings about a configuration speak of.
 pub(crate) fn knobs(conf: &Path) -> Vec<String> {
     let mut files = Files::disk();
     let parsed = parse(conf, "", conf.parent().unwrap_or(Path::new("/")), &mut files);
-    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &Host::default(), Target::Nginx(None));
+    let findings = forebay_doctor::examine(&Scene::new(&parsed.tree), &here(), Target::Nginx(None));
     findings.into_iter().flat_map(|f| f.rule.knobs.clone()).collect()
 }
 
@@ -77,12 +82,14 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
         return Err(e.message.clone());
     }
     let mut scene = Scene::new(&parsed.tree);
+    scene.set_refused(&parsed.errors);
     if part_of.is_some() {
         scene.set_partial();
     }
     let look = Look {
         environment: &environment,
         machine: !args.no_host,
+        is_here: args.here,
         sysctl: &args.sysctl,
         load: front_ends::load_all,
     };

@@ -4,6 +4,7 @@ use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::{Parsed, parse};
 use forebay_conf::tree::FileId;
+use forebay_doctor::is_packaged;
 use forebay_doctor::output::MISSING;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -72,6 +73,8 @@ pub(super) fn note_missing(errors: &mut Vec<Error>) {
         let (path, _) = e.message.strip_prefix("open() \"")?.split_once("\" failed (2:")?;
         Some(PathBuf::from(path))
     };
+    // What comes with nginx is known without being here.
+    errors.retain(|e| !missing(e).is_some_and(|path| is_packaged(&path)));
     let names: BTreeSet<PathBuf> = errors.iter().filter_map(missing).collect();
     let names: Vec<String> =
         names.iter().filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect();
@@ -119,7 +122,10 @@ mod tests {
 
     #[test]
     fn missing_includes_are_one_note() {
-        let mut errors = read_text("events {}\ninclude a.conf;\ninclude b.conf;\nnonsense;\n").parsed.errors;
+        let mut errors =
+            read_text("events {}\ninclude a.conf;\ninclude b.conf;\nnonsense;\ninclude mime.types;\n")
+                .parsed
+                .errors;
         note_missing(&mut errors);
         let texts: Vec<&str> = errors.iter().map(|e| e.message.as_str()).collect();
         assert_eq!(

@@ -87,7 +87,7 @@ fn doctor_asks_dns_about_the_names() {
         _ => Some((0, Vec::new())),
     });
     let site = wanting(dns, "listen 127.0.0.1:%PORT0%;", "here.a.example far.b.example gone.a.example");
-    let mut found = findings(&site, &[]);
+    let mut found = findings(&site, &["--here"]);
     found.sort();
     let port = "nothing listens on port 80 without TLS, where the authority looks for HTTP-01";
     assert_eq!(
@@ -109,7 +109,7 @@ fn doctor_asks_dns_about_the_names() {
 #[test]
 fn doctor_says_why_it_does_not_look_at_certificates() {
     let site = wanting("127.0.0.1:9".parse().expect("an address"), "listen 80;", "*.a.example");
-    let text = doctor(&site, &[]);
+    let text = doctor(&site, &["--here"]);
     let line =
         text.lines().find(|l| l.starts_with("certificates by ACME were not looked at: ")).expect("a line");
     assert!(line.contains("only a challenge by DNS proves it"), "{line}");
@@ -119,7 +119,7 @@ fn doctor_says_why_it_does_not_look_at_certificates() {
 fn doctor_does_not_wait_for_name_servers() {
     let site = wanting(name_server(|_, _| None), "listen 80;", "a.example b.example c.example");
     let begin = Instant::now();
-    let found = findings(&site, &[]);
+    let found = findings(&site, &["--here"]);
     let took = begin.elapsed();
     assert_eq!(found, [("acme-no-resolver".to_owned(), "no name server answers".to_owned())]);
     // Four seconds for all questions; the rest is for a machine with other work.
