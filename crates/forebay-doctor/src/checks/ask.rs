@@ -194,6 +194,26 @@ pub(crate) fn pass_of<'s>(s: &'s Scene<'_>, block: usize) -> Option<&'s str> {
     names.into_iter().find_map(|name| s.child(Some(block), name)).map(|n| s.arg(n, 0))
 }
 
+/// Words of the names of object stores.
+const STORES: [&str; 6] = ["minio", "s3", "ceph", "radosgw", "garage", "seaweedfs"];
+
+/// Returns `true` if requests go to an object store. Its documents ask for the client's own Host, which signatures cover, and for
+/// bodies that are passed on as they come.
+pub(crate) fn is_object_store(s: &Scene<'_>, n: usize) -> bool {
+    let Some(block) = s.parent(n) else { return false };
+    let is_store = |text: &str| {
+        let lower = text.to_ascii_lowercase();
+        lower.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| {
+            STORES.iter().any(|store| word == *store || store.len() > 2 && word.starts_with(store))
+        })
+    };
+    let names = s.around(n, "server").into_iter().chain([block]).flat_map(|b| children(s, b, "server_name"));
+    let passes = s.named_inside(block, "proxy_pass").map(|p| s.arg(p, 0));
+    let servers = passes.clone().filter_map(|url| group_of(s, url)).flat_map(|g| children(s, g, "server"));
+    names.flat_map(|n| s.args(n)).map(|name| &**name).any(is_store)
+        || passes.chain(servers.map(|n| s.arg(n, 0))).any(is_store)
+}
+
 /// Returns `true` if a block answers with something else than files.
 fn answers_itself(s: &Scene<'_>, block: usize) -> bool {
     let other = ["return", "stub_status", "api", "alias", "empty_gif", "deny", "memcached_pass"];

@@ -129,6 +129,30 @@ fn hosts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
+/// Returns `true` if a request is one of a program that looks whether the application lives.
+fn is_probe(s: &Scene<'_>, n: usize) -> bool {
+    const PROBES: [&str; 7] = ["health", "healthz", "healthcheck", "ping", "ready", "readyz", "livez"];
+    let path = s.parent(n).map_or("", |l| s.last_arg(l));
+    path.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| PROBES.contains(&word))
+}
+
+/// Returns `true` if an address is that of a server of the same file, which chooses nothing by a name.
+fn is_own(s: &Scene<'_>, url: &str) -> bool {
+    let group = super::ask::group_of(s, url);
+    let servers = group.into_iter().flat_map(|g| s.children(Some(g), "server")).map(|n| s.arg(n, 0));
+    let port = |address: &str| {
+        let host = address.split_once("://").map_or(address, |(_, rest)| rest).split('/').next()?;
+        Some(host.rsplit_once(':')?.1.to_owned())
+    };
+    let listens = |port: &str, n: usize| s.arg(n, 0) == port || s.arg(n, 0).ends_with(&format!(":{port}"));
+    std::iter::once(url).chain(servers).filter_map(port).any(|port| {
+        let mut of_it = super::ask::http_servers(s)
+            .filter(|server| s.children(Some(*server), "listen").any(|l| listens(&port, l)))
+            .peekable();
+        of_it.peek().is_some() && of_it.all(|server| s.child(Some(server), "server_name").is_none())
+    })
+}
+
 checks! { Check;
     "real-ip-any" |s, _, found| for n in s.all("set_real_ip_from").filter(|n| is_everybody(s.arg(*n, 0))) {
         found(s.arg_span(n, 0), "everybody may claim any address".to_owned());
@@ -152,7 +176,7 @@ checks! { Check;
         let url = s.arg(n, 0);
         let host = url.split_once("://").map_or("", |(_, rest)| rest.split(['/', ':']).next().unwrap_or_default());
         let ours = super::ask::group_of(s, url).is_some() || host == "localhost" || host.parse::<IpAddr>().is_ok();
-        if !sent && ours && !s.is_partial() {
+        if !sent && ours && !s.is_partial() && !is_probe(s, n) && !is_own(s, url) {
             found(s.arg_span(n, 0), format!("the application is told that it is called \"{host}\""));
         }
     },

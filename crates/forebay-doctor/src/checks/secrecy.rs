@@ -233,7 +233,7 @@ checks! { Check;
         let elsewhere = |l: usize| with_tls.contains(s.arg(l, 0));
         let is_usual = |l: &usize| s.arg(*l, 0) == "443" || s.arg(*l, 0).ends_with(":443");
         for l in super::ask::children(s, server, "listen").filter(is_usual) {
-            let old = s.effective(Some(server), "ssl").is_some_and(|n| s.arg(n, 0) == "on");
+            let old = s.effective(Some(server), "ssl").is_some_and(|n| s.arg(n, 0) == "on") || s.is_refused("ssl");
             if keyed && !old && !speaks_tls(s, server) && !has(s, l, "proxy_protocol") && !elsewhere(l) {
                 found(s.span(l), "without \"ssl\" it speaks plain HTTP".to_owned());
             }

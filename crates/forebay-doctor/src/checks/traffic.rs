@@ -1,7 +1,8 @@
 //! Checks of requests that are passed on, and of limits.
 
 use super::ask::{
-    FAMILIES, children, client_field, group_of, has, http_server, http_servers, is_wide, parameter, seconds,
+    FAMILIES, children, client_field, group_of, has, http_server, http_servers, is_object_store, is_wide,
+    parameter, seconds,
 };
 use super::general::{number, size};
 use super::{Check, checks};
@@ -199,7 +200,7 @@ fn small_buffers(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 checks! { Check;
     "buffering-off" |s, _, found| for family in FAMILIES {
         for n in s.all(&format!("{family}_buffering")).filter(|n| s.arg(*n, 0) == "off" && is_wide(s, *n)) {
-            if !upgrades(s, s.parent(n)) {
+            if !upgrades(s, s.parent(n)) && !is_object_store(s, n) {
                 found(s.span(n), "the application waits for each slow client".to_owned());
             }
         }
@@ -251,7 +252,9 @@ checks! { Check;
     "proxy-timeout-long" |s, _, found| long_timeouts(s, found),
     "connect-timeout-long" |s, _, found| for family in FAMILIES.into_iter().chain(["grpc"]) {
         for n in s.all(&format!("{family}_connect_timeout")) {
-            if let Some(t) = seconds(s, n, 0).filter(|t| *t > 60) {
+            // Up to 75 s it is the time that the kernel takes, which matters only where another server could be asked.
+            let several = || s.all("upstream").any(|u| s.children(Some(u), "server").count() > 1);
+            if let Some(t) = seconds(s, n, 0).filter(|t| *t > 75 || *t > 60 && several()) {
                 found(s.arg_span(n, 0), format!("a client waits {t} s for a server that is not there"));
             }
         }

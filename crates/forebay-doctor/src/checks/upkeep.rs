@@ -72,6 +72,16 @@ fn backlog(s: &Scene<'_>, n: usize) -> Option<u64> {
     parameter(s, n, "backlog")?.parse().ok()
 }
 
+/// Returns `true` if the block of a directive does nothing that could fail: it answers, or sends the request elsewhere.
+fn only_redirects(s: &Scene<'_>, n: usize) -> bool {
+    let Some(block) = s.parent(n) else { return false };
+    let works =
+        ["root", "alias", "try_files", "proxy_pass", "fastcgi_pass", "uwsgi_pass", "grpc_pass", "scgi_pass"];
+    let moves = s.child(Some(block), "rewrite").is_some() && s.is(block, "location");
+    s.child(Some(block), "return").is_some()
+        || moves && !s.inside(block).any(|c| works.iter().any(|w| s.is(c, w)))
+}
+
 checks! { Check;
     "log-secrets" |s, _, found| for n in s.all("log_format") {
         for (i, a) in s.args(n).iter().enumerate().skip(1) {
@@ -98,7 +108,7 @@ checks! { Check;
             found(s.arg_span(n, i), "hundreds of lines for each request, with what is in it".to_owned());
         }
     },
-    "error-log-quiet" |s, _, found| for n in s.all("error_log").filter(|n| s.child(s.parent(*n), "return").is_none()) {
+    "error-log-quiet" |s, _, found| for n in s.all("error_log").filter(|n| !only_redirects(s, *n)) {
         if s.arg(n, 0) == "/dev/null" {
             found(s.arg_span(n, 0), "nobody will know why something fails".to_owned());
         } else if let Some(i) = level_word(s, n, &["crit", "alert", "emerg"]) {
