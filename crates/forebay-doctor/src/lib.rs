@@ -76,7 +76,9 @@ impl Collection<'_, '_> {
 
     /// Adds a finding in the configuration, unless the server does not heed the directive.
     fn add(&mut self, rule: &'static Rule, span: Span, message: String) {
-        let is_void = self.target == Target::Forebay && rule.holds.is_general() && self.is_unheeded(span);
+        let is_unseen = |reach| self.scene.node_at(span).is_some_and(|n| self.scene.is_unseen(n, reach));
+        let is_void = self.target == Target::Forebay && rule.holds.is_general() && self.is_unheeded(span)
+            || rule.absent.is_some_and(is_unseen);
         let there = self.at.entry((span.file, span.start)).or_default();
         let again = |f: &Finding| f.rule.id == rule.id && f.span == Some(span) && f.message == message;
         if is_void || there.iter().filter_map(|i| self.found.get(*i)).any(again) {

@@ -36,6 +36,25 @@ impl Severity {
     }
 }
 
+/// Blocks in which a line could stand that a rule misses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// The server block and the locations: a guard, a folder.
+    Server,
+    /// Any block around: a setting that is inherited.
+    Anywhere,
+}
+
+impl Reach {
+    fn parse(name: &str) -> Option<Reach> {
+        match name {
+            "server" => Some(Reach::Server),
+            "anywhere" => Some(Reach::Anywhere),
+            _ => None,
+        }
+    }
+}
+
 /// A rule.
 pub struct Rule {
     /// Stable name, also of its section in docs/doctor.md.
@@ -54,6 +73,8 @@ pub struct Rule {
     pub holds: Holds,
     /// Sources: a CVE, an RFC, a document of nginx, or a measurement.
     pub evidence: String,
+    /// Where a line that is not there would have to be looked for. In a file that is not seen there may be one, so the rule is silent.
+    pub absent: Option<Reach>,
     /// It is a matter of taste or of a measurement: `--all` shows it.
     pub is_optional: bool,
     /// Settings of `forebay tune` that it speaks about.
@@ -156,6 +177,10 @@ fn one(family: &'static str, text: &str) -> Option<Rule> {
         instead: line("instead")?,
         holds: Holds::parse(&get("holds")?)?,
         evidence: line("evidence")?,
+        absent: match get("absent") {
+            Some(reach) => Some(Reach::parse(&reach)?),
+            None => None,
+        },
         is_optional: get("shown").is_some(),
         knobs: get("tune").iter().flat_map(|names| names.split(' ')).map(str::to_owned).collect(),
         fix: if fix == "none" { None } else { Some(Mend::parse(&fix)?) },

@@ -4,6 +4,7 @@
 //! about, and nothing here goes through all directives or makes a text of one.
 
 use crate::routes::Form;
+use crate::rule::Reach;
 use crate::variables::{Definitions, Mentions};
 use foldhash::fast::RandomState;
 use forebay_conf::error::Error;
@@ -63,6 +64,10 @@ pub struct Scene<'t> {
     pub nodes: Vec<Node<'t>>,
     top: Vec<usize>,
     is_partial: bool,
+    /// The tree is a part of a configuration, whose outer blocks are not known.
+    is_part: bool,
+    /// Blocks with an include that brought nothing.
+    unseen: Vec<Option<usize>>,
     /// Names of directives that the parser refused, which are not in the tree.
     refused: Vec<String>,
     /// Arguments of all directives, in reading order.
@@ -102,6 +107,8 @@ impl<'t> Scene<'t> {
             nodes: Vec::new(),
             top: Vec::new(),
             is_partial: false,
+            is_part: false,
+            unseen: Vec::new(),
             refused: Vec::new(),
             words: Vec::new(),
             names: Table::default(),
@@ -124,8 +131,11 @@ impl<'t> Scene<'t> {
     fn add(&mut self, block: &'t Block, parent: Option<usize>) -> Vec<usize> {
         let mut here = Vec::new();
         let is_empty = |d: &Directive| d.block.as_ref().is_none_or(|b| b.items.is_empty());
-        self.is_partial |=
-            block.items.iter().any(|d| d.name.text == b"include" && is_empty(d) && !is_of_a_package(d));
+        let is_unseen = |d: &Directive| d.name.text == b"include" && is_empty(d) && !is_of_a_package(d);
+        if block.items.iter().any(is_unseen) {
+            self.is_partial = true;
+            self.unseen.push(parent);
+        }
         for d in block.iter() {
             let n = self.add_node(d, parent);
             here.push(n);
@@ -143,6 +153,20 @@ impl<'t> Scene<'t> {
     /// Says that the tree is a part of a configuration, whose other parts are not known.
     pub fn set_partial(&mut self) {
         self.is_partial = true;
+        self.is_part = true;
+    }
+
+    /// Returns `true` if a line that is in effect at a directive may stand in a file that is not seen.
+    pub(crate) fn is_unseen(&self, n: usize, reach: Reach) -> bool {
+        let mut at = Some(n);
+        while let Some(block) = at {
+            let is_outer = self.is(block, "http") || self.is(block, "stream");
+            if self.unseen.contains(&at) && (reach == Reach::Anywhere || !is_outer) {
+                return true;
+            }
+            at = self.parent(block);
+        }
+        reach == Reach::Anywhere && (self.is_part || self.unseen.contains(&None))
     }
 
     /// Tells of the errors of the parser: a directive that it does not know may be one of an older server.

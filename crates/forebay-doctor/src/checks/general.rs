@@ -204,7 +204,8 @@ checks! { Check;
         if s.all("multi_accept").next().is_none() {
             return;
         }
-        let single = workers(s, h) == 1 && s.all("worker_processes").next().is_some();
+        // In a part the number is not known.
+        let single = workers(s, h) == 1 && (s.all("worker_processes").next().is_some() || !s.is_partial());
         // The option may stand once for an address, however many servers it has.
         let reusing = || s.all("listen").filter(|n| s.has(*n, "reuseport"));
         let sockets: HashSet<Socket> = reusing().filter_map(|n| Socket::of(s, n)).collect();

@@ -129,11 +129,12 @@ fn hosts(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
     }
 }
 
-/// Returns `true` if a request is one of a program that looks whether the application lives.
+/// Returns `true` if a request is one of a program that looks whether the application lives, or for a file in which no link is built.
 fn is_probe(s: &Scene<'_>, n: usize) -> bool {
-    const PROBES: [&str; 7] = ["health", "healthz", "healthcheck", "ping", "ready", "readyz", "livez"];
+    const PROBES: [&str; 10] =
+        ["health", "healthz", "healthcheck", "ping", "ready", "readyz", "livez", "static", "assets", "_next"];
     let path = s.parent(n).map_or("", |l| s.last_arg(l));
-    path.split(|c: char| !c.is_ascii_alphanumeric()).any(|word| PROBES.contains(&word))
+    path.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| PROBES.contains(&word))
 }
 
 /// Returns `true` if an address is that of a server of the same file, which chooses nothing by a name.

@@ -176,7 +176,10 @@ checks! { Check;
             let whole = |v: &str| host.trim_matches(['{', '}', '$']) == v || host.starts_with(&format!("${v}:"));
             // Variables whose values are written down, none of which has to be looked up.
             let known = |v: &str| whole(v) && values(s, s.parent(n), v).is_some_and(|all| all.iter().all(|a| known_address(s, a)));
-            if named(host).into_iter().any(|(_, v)| !known(v)) {
+            // "app_$request_method" is made of names of groups.
+            let before = host.split('$').next().unwrap_or_default();
+            let is_group = before.len() > 1 && s.all("upstream").any(|u| s.arg(u, 0).starts_with(before));
+            if !is_group && named(host).into_iter().any(|(_, v)| !known(v)) {
                 found(s.arg_span(n, 0), "no resolver here or around".to_owned());
             }
         }

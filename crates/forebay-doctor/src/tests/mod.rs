@@ -337,6 +337,34 @@ fn a_running_server_is_heard() {
     }
 }
 
+/// A line that a rule misses may stand in a file that is not here.
+#[test]
+fn what_a_missing_file_may_hold_is_not_missed() {
+    let has = |rule: &str, conf: &str| fired(conf, &machine()).iter().any(|(r, _)| r == rule);
+    let listing = |line: &str| http(&format!("server {{ root /srv; autoindex on; {line} }}"));
+    assert!(has("autoindex-wide", &listing("")) && has("autoindex-wide", &listing("include mime.types;")));
+    assert!(!has("autoindex-wide", &listing("include acl.conf;")));
+    // What all servers have is no guard.
+    assert!(has("autoindex-wide", &http("include gone.conf; server { root /srv; autoindex on; }")));
+    assert!(has("gzip-types-missing", &http("gzip on;")));
+    assert!(!has("gzip-types-missing", &http("gzip on; include gone.conf;")));
+}
+
+/// What is said about this machine is said where the server runs.
+#[test]
+fn other_machines_are_not_judged_by_this_one() {
+    let conf = "worker_processes 64; events { worker_connections 60000; } http { proxy_buffers 64 64k; server { \
+                location / { proxy_http_version 1.1; proxy_pass http://10.0.0.1; } } }";
+    let rules = ["worker-processes-many", "memory-worst-case", "default-repeated"];
+    let told = |home: Home| {
+        let found = fired(conf, &Host { home, ..machine() });
+        rules.map(|rule| found.iter().any(|(r, _)| r == rule))
+    };
+    assert_eq!(told(Home::Here), [true; 3]);
+    assert_eq!(told(Home::Elsewhere), [false; 3]);
+    assert_eq!(told(Home::Unknown), [false; 3]);
+}
+
 /// The last file of each tuning article and its kernel settings: what is found, line by line, as it was agreed.
 /// `FOREBAY_GOLDEN=1` writes the lists anew.
 #[test]

@@ -115,6 +115,9 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
     let mut errors = refused(&parsed, target);
     if !host.has(&environment.conf_path) {
         part::note_missing(&mut errors);
+        if args.format != DoctorFormat::Text {
+            part::tell_missing(&mut errors);
+        }
     }
     findings.extend(forebay_doctor::refused_lines(&errors, &files));
     let version = target.nginx();

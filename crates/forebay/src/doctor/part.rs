@@ -86,6 +86,17 @@ pub(super) fn note_missing(errors: &mut Vec<Error>) {
     errors.push(Error { level: Level::Warn, message, ..first });
 }
 
+/// Takes the note about missing files out of what programs read, and prints it: it says what was not looked at, and is no fault.
+pub(super) fn tell_missing(errors: &mut Vec<Error>) {
+    errors.retain(|e| {
+        let is_note = e.message.starts_with(MISSING);
+        if is_note {
+            eprintln!("forebay doctor: {}", e.message);
+        }
+        !is_note
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
