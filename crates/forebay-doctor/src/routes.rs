@@ -161,7 +161,7 @@ pub(crate) fn shadow(s: &Scene<'_>, server: usize, location: usize) -> Option<(S
 const MOST_SAMPLES: usize = 12;
 
 /// Returns paths that a pattern could be made for, one for each of its alternatives.
-fn samples(pattern: &str) -> Vec<String> {
+pub(crate) fn samples(pattern: &str) -> Vec<String> {
     let mut out = vec![String::new()];
     let mut chars = pattern.trim_start_matches('^').trim_end_matches('$').chars().peekable();
     // Texts before an open group, and the alternatives that are complete.

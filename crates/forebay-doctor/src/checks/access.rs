@@ -26,7 +26,7 @@ const UPLOADS: [&str; 9] = [
 ];
 
 /// Returns `true` if a directive is in a location whose name says that its files are not for everybody.
-fn is_of_secrets(s: &Scene<'_>, n: usize) -> bool {
+pub(super) fn is_of_secrets(s: &Scene<'_>, n: usize) -> bool {
     let words = ["backup", "private", "admin", "upload", "config", "log", "secret", "internal", "dump"];
     let prefix =
         s.parent(n).filter(|p| s.is(*p, "location")).and_then(|l| routes::prefix(s, l)).unwrap_or_default();
@@ -133,7 +133,7 @@ fn missed(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 }
 
 /// Returns the path that a rewrite with `last` makes, with plain text for its captures; `None` if other variables are in it.
-fn rewritten(s: &Scene<'_>, n: usize) -> Option<String> {
+pub(super) fn rewritten(s: &Scene<'_>, n: usize) -> Option<String> {
     let target = s.arg(n, 1);
     let mut path = target.split('?').next()?.to_owned();
     for (_, name) in named(target) {

@@ -196,7 +196,7 @@ fn left_early(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 const WHO: [&str; 9] = ["allow", "trusted", "office", "internal", "admin", "auth", "vpn", "deny", "banned"];
 
 /// Returns `true` if a condition about this variable is about who somebody is.
-fn is_who(variable: &str) -> bool {
+pub(super) fn is_who(variable: &str) -> bool {
     let own = ["remote_addr", "realip_remote_addr", "remote_user", "http_authorization"];
     own.contains(&variable)
         || variable.starts_with("ssl_client_")
@@ -281,7 +281,7 @@ fn folders_open(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
 }
 
 /// Words of paths that strangers are not to reach.
-const INNER: [&str; 8] =
+pub(super) const INNER: [&str; 8] =
     ["internal", "admin", "private", "manage", "management", "backoffice", "actuator", "debug"];
 
 /// Reports places for insiders that are excepted from the login of the site.

@@ -15,6 +15,7 @@ mod effect;
 pub(crate) mod faults;
 pub(crate) mod general;
 mod guards;
+mod heirs;
 pub(crate) mod http3;
 mod identity;
 mod keeping;
@@ -31,6 +32,7 @@ pub(crate) mod safety;
 mod secrecy;
 mod slips;
 pub(crate) mod stores;
+mod strays;
 pub(crate) mod stream;
 pub(crate) mod tellings;
 mod traffic;
@@ -111,6 +113,8 @@ pub(crate) fn of_configurations() -> impl Iterator<Item = &'static (&'static str
         carriage::CHECKS,
         aims::CHECKS,
         pitfalls::CHECKS,
+        heirs::CHECKS,
+        strays::CHECKS,
     ];
     tables.into_iter().flatten()
 }
