@@ -109,6 +109,7 @@ fn body_bytes_sent(r: &Request, o: &mut Vec<u8>) -> bool {
 }
 
 fn remote_user(r: &Request, o: &mut Vec<u8>) -> bool {
+    // Few requests have credentials, and the others need no decoding.
     r.head.get(Name::Authorization).is_some() && crate::modules::vars::push_remote_user(r, o)
 }
 

@@ -34,6 +34,7 @@ impl Draft {
     /// # Errors
     /// Errors of open(2): `AlreadyExists` if something is there.
     pub fn create(name: &Path) -> io::Result<Draft> {
+        // A request whose way is recorded leaves nothing on the disk.
         if trace::is_on() {
             return Draft::unplaced();
         }
@@ -56,6 +57,7 @@ impl Draft {
     /// # Errors
     /// Errors of open(2) and mkdir(2).
     pub fn create_below(name: &Path, directories: u32) -> io::Result<Draft> {
+        // Only the first file of a directory finds it missing, so it is made after a failure instead of looked for each time.
         match (Draft::create(name), name.parent()) {
             (Err(e), Some(dir)) if e.kind() == io::ErrorKind::NotFound => {
                 files::create_directories(dir, directories)?;
@@ -111,6 +113,7 @@ impl Draft {
     /// # Errors
     /// Errors of `place`.
     pub fn finish(mut self, place: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<Readable> {
+        // The file has no name that could be moved, see `unplaced`.
         if trace::is_on() {
             return Ok(self.reader());
         }
@@ -150,6 +153,7 @@ impl Readable {
     pub fn read_now(&self, out: &mut [u8], offset: u64) -> bool {
         let n = out.len();
         let mut bufs = [io::IoSliceMut::new(out)];
+        // With this flag the kernel fails instead of waiting for the disk (preadv2(2)).
         let got = rustix::io::preadv2(&self.0, &mut bufs, offset, rustix::io::ReadWriteFlags::NOWAIT);
         got == Ok(n)
     }

@@ -57,6 +57,7 @@ impl TlsServers for HttpServers<'_> {
 
     fn evaluator(&self, client: &Rc<Client>, server: usize) -> Request {
         let mut req = Request::of_connection(self.thread, self.conf, client);
+        // What stands in the server block itself is the root of its locations.
         (req.server, req.location) = (server, ROOT);
         req
     }

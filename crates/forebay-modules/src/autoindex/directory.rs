@@ -69,6 +69,7 @@ impl Listing {
         let Listing { names, entries } = self;
         let name = |e: &Entry| e.name(names);
         let Some(first) = entries.first().map(name) else { return };
+        // In many directories all names begin alike (IMG_0001.jpg), and such bytes would decide nothing.
         let shared = |name: &[u8]| name.iter().zip(first).take_while(|(a, b)| a == b).count();
         let shared = entries.iter().map(|e| shared(name(e))).min().unwrap_or_default();
         let key = |e: &Entry| {

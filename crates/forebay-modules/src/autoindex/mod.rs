@@ -212,6 +212,7 @@ impl Dates {
     fn at(&mut self, unix: i64) -> &[u8; 19] {
         let (day, of_day) = (unix.div_euclid(Dates::DAY), unix.rem_euclid(Dates::DAY));
         if self.day == Some(day) {
+            // The listing shows whole minutes.
             let digit = |n: i64| b'0' + (n % 10) as u8;
             let (hour, minute) = (of_day / 3_600, of_day / 60 % 60);
             let time = [digit(hour / 10), digit(hour), b':', digit(minute / 10), digit(minute)];

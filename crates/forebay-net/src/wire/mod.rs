@@ -116,6 +116,7 @@ fn retry<R>(mut f: impl FnMut() -> Option<Result<R, Errno>>) -> Result<R, Errno>
 /// Reads from a socket into the spare capacity of `buf`, first what the poller has read early.
 #[inline]
 pub(crate) fn receive(poller: &Poller, token: Token, buf: &mut Vec<u8>) -> Result<usize, Errno> {
+    // Bytes that were read together with the event need no system call here.
     if let Some(n) = poller.take_early(token, buf) {
         return Ok(n);
     }
@@ -148,6 +149,7 @@ pub(crate) fn transmit(
     let sent = retry(|| poller.with_fd(token, |fd| rustix::net::send(fd, bytes, flags)));
     match noted(poller, token, sent, bytes.len()) {
         Ok(sent) => Ok(sent.bytes),
+        // Callers wait for room whenever less than all was taken.
         Err(Errno::AGAIN) => Ok(0),
         Err(e) => Err(e),
     }
@@ -157,6 +159,7 @@ pub(crate) fn transmit(
 /// pipes and of queued answers, which note it themselves, pass here: no wait has to know how the write before it ended.
 #[inline]
 fn noted(poller: &Poller, token: Token, sent: Result<usize, Errno>, want: usize) -> Result<Sent, Errno> {
+    // The kernel takes less than it is given only where it has no more room.
     let full = match sent {
         Ok(n) => n < want,
         Err(e) => e == Errno::AGAIN,
@@ -255,6 +258,7 @@ impl Wire {
     /// Returns `true` if files can go from the kernel to the client without passing through user space.
     #[inline]
     pub fn has_sendfile(&self) -> bool {
+        // The records of TLS are made in user space, so content has to pass through it.
         matches!(self, Wire::Plain(_) | Wire::Closed)
     }
 
@@ -308,6 +312,7 @@ impl Wire {
             Wire::Plain(token) => io.poller.is_readable(*token),
             Wire::Tls(token, s) => s.has_ready() || io.poller.is_readable(*token),
             Wire::Mux(s) => s.is_readable(),
+            // A read fails at once, and nobody has to wait for it.
             Wire::Closed => true,
         }
     }
@@ -540,6 +545,7 @@ impl Wire {
         let token = self.token();
         // Queued answers must leave before the FIN, after which nothing can be sent.
         let _ = clear(&io.poller, token);
+        // It fails if the peer is gone, and then there is nothing to shut down.
         let _ = io.poller.with_fd(token, |fd| rustix::net::shutdown(fd, rustix::net::Shutdown::Write));
     }
 

@@ -59,6 +59,7 @@ async fn linger(thread: &Rc<Thread>, conn: &mut Connection, core: &core::Setting
 /// Has the kernel reset a connection when it is closed, which frees its send buffer at once
 /// (nginx: `reset_timedout_connection`).
 pub fn reset(thread: &Thread, conn: &Connection) {
+    // With a linger time of zero the kernel discards what it holds (socket(7)).
     let zero = Some(Duration::ZERO);
     let _ = conn.wire.with_fd(&thread.io, |fd| rustix::net::sockopt::set_socket_linger(fd, zero));
 }

@@ -23,6 +23,7 @@ impl Request {
 
     /// Writes a line about this request. Builds the message only if a log takes the level.
     pub fn log_with(&mut self, level: Level, message: impl FnOnce(&mut Vec<u8>)) {
+        // A request whose way is recorded is no event of the server, so the line belongs into the record.
         if trace::is_on() && level <= Level::Notice {
             let mut text = Vec::new();
             message(&mut text);
@@ -34,6 +35,7 @@ impl Request {
         }
         let mut text = self.take_buf();
         message(&mut text);
+        // Message and tags are evaluated once, although logs of both forms may take the line.
         let tags = tags::of(self);
         if error::takes(self.error_logs(), Form::Text, level) {
             self.log_text(level, &text, &tags);

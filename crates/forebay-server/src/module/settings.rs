@@ -215,6 +215,7 @@ fn all() -> &'static [&'static dyn AnySettings] {
         let all: Vec<_> =
             crate::module::list::all().iter().flat_map(|module| module.settings).copied().collect();
         assert!(all.len() <= PLACES, "at most {PLACES} modules have settings");
+        // A name without its place finds nothing, so the places are given before the first level is read.
         all.iter().enumerate().for_each(|(index, settings)| settings.place(index));
         all
     })
@@ -243,6 +244,7 @@ pub struct Written(Arc<Vec<Arc<dyn AnyLevel>>>);
 
 impl Default for Written {
     fn default() -> Written {
+        // Levels without directives share one table, so that each costs a pointer.
         static NOTHING: OnceLock<Written> = OnceLock::new();
         NOTHING.get_or_init(|| Written(Arc::new(all().iter().map(|s| s.empty()).collect()))).clone()
     }
@@ -275,6 +277,7 @@ impl Written {
         let mut inherited = Vec::with_capacity(self.0.len());
         for (place, (own, outer)) in self.0.iter().zip(outer.0.iter()).enumerate() {
             let is_empty = Arc::ptr_eq(own, &nothing.0[place]);
+            // What is not inherited stays as it is, and the directives of the outer level itself need no copy.
             let is_own = !all()[place].is_inherited() || Arc::ptr_eq(own, outer);
             inherited.push(match (is_own, is_empty) {
                 (true, _) => own.clone(),
@@ -293,11 +296,13 @@ impl Written {
 
     /// Returns the values in effect. `outer` has the level around this one, and the values in effect there.
     pub fn resolve(&self, outer: Option<(&Written, &InEffect)>, sharing: &mut Sharing) -> InEffect {
+        // The same directives have the same values.
         if let Some((written, values)) = outer
             && Arc::ptr_eq(&self.0, &written.0)
         {
             return values.clone();
         }
+        // What no level sets has its default, and needs no place in the table.
         let nothing = Written::default();
         let set = self.0.iter().enumerate().filter(|(place, own)| !Arc::ptr_eq(own, &nothing.0[*place]));
         let values = set.map(|(place, own)| (place, sharing.of(place).resolve(own, |own| own.values())));
@@ -333,6 +338,7 @@ impl InEffect {
 
     #[inline]
     fn at(&self, place: usize) -> &SharedAny {
+        // A configuration sets few of the modules, so a table has a byte for each place instead of a value.
         match self.0.index[place].checked_sub(1) {
             Some(at) => &self.0.values[usize::from(at)].1,
             None => &defaults()[place],
@@ -365,6 +371,7 @@ pub struct Sharing {
 
 impl Sharing {
     fn of(&mut self, place: usize) -> &mut Shared<dyn AnyLevel, SharedAny> {
+        // The default is made before the modules are counted.
         if place >= self.modules.len() {
             self.modules.resize_with(all().len(), Shared::default);
         }
@@ -378,6 +385,7 @@ struct Tables(HashMap<Vec<usize>, InEffect>);
 
 impl Tables {
     fn share(&mut self, values: Vec<Value>) -> InEffect {
+        // Equal values have been made one before, so that their addresses can be compared in their place.
         let key = values.iter().map(|(_, value)| value.addr()).collect();
         self.0.entry(key).or_insert_with(|| InEffect::new(values)).clone()
     }

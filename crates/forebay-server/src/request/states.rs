@@ -30,6 +30,7 @@ impl<T: Unused> states::State<Origin> for OfModule<T> {
     }
 
     fn text(&self) -> Option<String> {
+        // Nothing is to be said about a state that has been emptied.
         let text = format!("{:?}", self.0);
         (text != format!("{:?}", T::UNUSED)).then_some(text)
     }

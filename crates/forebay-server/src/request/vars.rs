@@ -17,6 +17,7 @@ impl Request {
     /// # Errors
     /// If the evaluation runs in a circle.
     pub fn var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        // The record copies each value, so requests that nobody follows take the short way.
         if trace::is_on() {
             return self.noted_var(id, out);
         }
@@ -26,6 +27,7 @@ impl Request {
     /// Appends the value of a variable, and notes it in the record of the request's way.
     #[cold]
     fn noted_var(&mut self, id: VarId, out: &mut Vec<u8>) -> Result<bool, VarError> {
+        // The buffer may hold other text before the value.
         let start = out.len();
         let found = self.var_of(id, out)?;
         way::variable(self, id, out.get(start..).filter(|_| found));
@@ -39,6 +41,7 @@ impl Request {
                 out.extend_from_slice(v);
                 return Ok(true);
             }
+            // That there is no value is remembered, too, as finding it out may be as much work.
             Stored::Missing => return Ok(false),
             Stored::Empty => {}
         }
@@ -86,6 +89,7 @@ impl Request {
     /// # Errors
     /// As [`Request::var`].
     pub fn var_named(&mut self, name: &[u8]) -> Result<Option<Vec<u8>>, VarError> {
+        // A variable of the configuration may have been set, so it goes before the built-in one of the same name.
         let http = self.http();
         if let Some(at) = http.vars.iter().position(|v| *v.name == *name) {
             return self.var_value(VarId(at as u16));

@@ -53,6 +53,7 @@ pub trait Streamed: Debug {
         until: Instant,
     ) -> Pooled<'a, Awaited> {
         Pooled::new(async move {
+            // The wait borrows the request, so the thread is held by itself.
             let thread = req.thread.clone();
             if client {
                 let writable = req.conn.wire.wait_writable(&thread.io);
@@ -61,6 +62,7 @@ pub trait Streamed: Debug {
                     None => Awaited::TimeOver,
                 };
             }
+            // Content that is made on demand cannot be read ahead, so nothing but the time ends this wait.
             std::future::poll_fn(|_| thread.io.poller.poll_deadline(until)).await;
             Awaited::TimeOver
         })
@@ -79,6 +81,7 @@ pub trait Streamed: Debug {
 
     /// Appends content from the file.
     fn load<'a>(&'a mut self, req: &'a mut Request, out: &'a mut Vec<u8>) -> Pooled<'a, Pulled> {
+        // Content without a file never reports that bytes are in it.
         let _ = (req, out);
         Pooled::new(async { Pulled::Failed })
     }

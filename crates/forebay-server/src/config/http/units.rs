@@ -123,6 +123,7 @@ impl Facts {
         let needs = |f: fn(Needs) -> bool| {
             s.locations.iter().filter_map(|l| l.content.as_ref()).any(|content| f(content.needs()))
         };
+        // A server without locations has the defaults, with TLS 1.3 and without Nagle's algorithm.
         let root = s.root().map(|l| &l.settings);
         Facts {
             head: s.head,
