@@ -30,7 +30,7 @@ pub mod variables;
 
 pub use checks::faults::of_refused as faults_of_refused;
 pub use checks::general::Worst;
-pub use facts::{Home, Host, Load, Look, directory_of, look_at_host, version_of_nginx};
+pub use facts::{Home, Host, Look, ReadOrders, directory_of, look_at_host, version_of_nginx};
 pub use fix::{Edit, Fix, Safety};
 pub use rule::{Rule, Severity, rule, rules};
 pub use scene::{Scene, is_packaged};

@@ -7,7 +7,6 @@ use forebay_conf::address::{Address, Host};
 use forebay_conf::error::Level;
 use forebay_conf::files::Files;
 use forebay_core::config::Environment;
-use forebay_modules::parts::acme_orders;
 use forebay_net::resolver::message::Caa;
 use forebay_net::resolver::{Failure, Resolver};
 use std::collections::BTreeMap;
@@ -52,15 +51,15 @@ pub struct Answers {
 
 impl Acme {
     /// Reads the orders of a configuration that has any.
-    pub fn of(scene: &Scene<'_>, environment: &Environment, load: crate::Load) -> Acme {
+    pub fn of(scene: &Scene<'_>, environment: &Environment, read: crate::ReadOrders) -> Acme {
         let mut acme = Acme::default();
         if scene.all("acme").chain(scene.all("acme_certificate")).next().is_none() {
             return acme;
         }
         let mut files = Files::disk();
-        let (config, errors) = load(environment, &mut files);
+        let (orders, errors) = read(environment, &mut files);
         acme.refused = errors.iter().find(|e| e.level == Level::Emerg).map(|e| files.render(e));
-        acme.orders = config.map(|config| acme_orders(&config)).unwrap_or_default();
+        acme.orders = orders;
         acme.orders.retain(|order| order.issuer.enabled);
         acme
     }

@@ -8,14 +8,16 @@ pub(crate) mod live;
 pub use host::{Home, Host, version_of_nginx};
 
 use crate::scene::Scene;
+use forebay_acme::Order;
 use forebay_conf::error::Error;
 use forebay_conf::files::Files;
-use forebay_core::config::{Config, Environment};
+use forebay_core::config::Environment;
 use forebay_sys::files;
 use std::path::{Path, PathBuf};
 
-/// Reads a configuration of this environment with all front ends of the program; see [`forebay_core::config::load_all`].
-pub type Load = fn(&Environment, &mut Files) -> (Option<Config>, Vec<Error>);
+/// Reads the configuration of this environment with all front ends of the program, which doctor does not depend on. Returns what it
+/// orders by ACME, and its errors.
+pub type ReadOrders = fn(&Environment, &mut Files) -> (Vec<Order>, Vec<Error>);
 
 /// Parts of the machine to look at, besides the configuration.
 pub struct Look<'a> {
@@ -27,8 +29,8 @@ pub struct Look<'a> {
     pub is_here: bool,
     /// Files of kernel settings; those of the machine if there are none.
     pub sysctl: &'a [PathBuf],
-    /// Reads the configuration, for what it orders by ACME.
-    pub load: Load,
+    /// Reads what the configuration orders by ACME.
+    pub read_orders: ReadOrders,
 }
 
 /// Returns the directory of the configuration.
@@ -68,7 +70,7 @@ fn looked_at(scene: &Scene<'_>, look: &Look<'_>) -> Host {
     }
     let mut host = Host { running, certificates, ..Host::detect() };
     host.disks = disk::Disks::find(scene, prefix);
-    host.acme = acme::Acme::of(scene, environment, look.load);
+    host.acme = acme::Acme::of(scene, environment, look.read_orders);
     host.acme.look(scene, host.running.is_some());
     host
 }

@@ -6,6 +6,7 @@ mod text;
 
 use crate::front_ends;
 use crate::subcommands::{DoctorArgs, DoctorFormat};
+use forebay_acme::Order;
 use forebay_conf::error::{Error, Level};
 use forebay_conf::files::Files;
 use forebay_conf::parse::{Parsed, parse};
@@ -14,6 +15,7 @@ use forebay_conf::version::NginxVersion;
 use forebay_core::config::Environment;
 use forebay_doctor::output::{Report, refusal};
 use forebay_doctor::{Finding, Home, Host, Look, Scene, Severity, Surgery, Target, directory_of, manual};
+use forebay_modules::parts::acme_orders;
 use forebay_modules::parts::facts::Warning;
 use forebay_terminal::print;
 use std::io::IsTerminal;
@@ -61,6 +63,12 @@ pub(crate) fn main(args: DoctorArgs) -> u8 {
     })
 }
 
+/// Reads what a configuration orders by ACME.
+fn read_orders(env: &Environment, files: &mut Files) -> (Vec<Order>, Vec<Error>) {
+    let (config, errors) = front_ends::load_all(env, files);
+    (config.map(|config| acme_orders(&config)).unwrap_or_default(), errors)
+}
+
 /// Prints a rule.
 fn explain(id: &str) -> Result<u8, String> {
     print(match id {
@@ -91,7 +99,7 @@ fn examine(args: DoctorArgs) -> Result<u8, String> {
         machine: !args.no_host,
         is_here: args.here,
         sysctl: &args.sysctl,
-        load: front_ends::load_all,
+        read_orders,
     };
     let host = forebay_doctor::look_at_host(&scene, &look)?;
     let target = match args.target {
