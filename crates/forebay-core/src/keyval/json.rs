@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Debug, PartialEq, Eq)]
 pub struct Members(pub Vec<(String, Member)>);
 
-/// What is to become of a key.
+/// Change of a key, or its value in a state file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Member {
     /// It has no value (`null`).

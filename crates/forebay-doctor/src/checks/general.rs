@@ -301,7 +301,7 @@ checks! { Check;
         for n in s.all("gzip_buffers").filter(|n| s.args(*n) == ["16", "8k"]) {
             found(s.span(n), "\"gzip_buffers 16 8k\" is 128k in all, as the default 32 4k".to_owned());
         }
-        // Whoever writes them has an older server, or may have one: only where the version is known they are superfluous.
+        // Older servers need these lines, so they are reported only where the version is known.
         if !h.is_here() || !h.target.keeps_upstream_connections() {
             return;
         }

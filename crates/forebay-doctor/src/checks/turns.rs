@@ -92,7 +92,7 @@ fn loose_redirects(s: &Scene<'_>, found: &mut dyn FnMut(Span, String)) {
         };
         // A slash at the end is what is meant.
         let slash = |p: &&str| s.arg(n, 1).split('?').next().is_some_and(|u| u.ends_with(&format!("{p}/")));
-        // Somebody who is sent to the same path of another place is not led astray.
+        // A redirect that keeps the path leads to the right page.
         let keeps = s.arg(n, 1).contains("$request_uri") || s.arg(n, 1).contains("$uri");
         if let Some(prefix) = prefix.filter(|p| word(p) && !slash(p) && !keeps) {
             found(s.span(location), format!("{prefix}er and {prefix}-x are redirected, too"));

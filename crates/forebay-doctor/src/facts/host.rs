@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Home {
-    /// Nobody asked.
+    /// It has not been found out.
     #[default]
     Unknown,
     /// Its server runs on another machine, as far as is known.

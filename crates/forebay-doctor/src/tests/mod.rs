@@ -344,13 +344,13 @@ fn what_a_missing_file_may_hold_is_not_missed() {
     let listing = |line: &str| http(&format!("server {{ root /srv; autoindex on; {line} }}"));
     assert!(has("autoindex-wide", &listing("")) && has("autoindex-wide", &listing("include mime.types;")));
     assert!(!has("autoindex-wide", &listing("include acl.conf;")));
-    // What all servers have is no guard.
+    // An include of the http block is not expected to guard one folder.
     assert!(has("autoindex-wide", &http("include gone.conf; server { root /srv; autoindex on; }")));
     assert!(has("gzip-types-missing", &http("gzip on;")));
     assert!(!has("gzip-types-missing", &http("gzip on; include gone.conf;")));
 }
 
-/// What is said about this machine is said where the server runs.
+/// Rules about the machine speak only where the server runs on this one.
 #[test]
 fn other_machines_are_not_judged_by_this_one() {
     let conf = "worker_processes 64; events { worker_connections 60000; } http { proxy_buffers 64 64k; server { \

@@ -113,7 +113,7 @@ async fn change(req: &mut Request, place: &Place<'_>) -> Result<Reply, Stopped> 
     let zone = place.zone()?;
     check_origin(&req.head)?;
     if trace::is_on() {
-        // Nothing is changed where the way of a request is only recorded.
+        // `forebay explain` follows a request without effects.
         return Ok(Reply::Empty(204));
     }
     if req.method == Method::Delete {

@@ -210,7 +210,7 @@ impl Poller {
 
     /// Queues an answer of `len` bytes in several pieces, as [`Poller::queue_answer`] does.
     #[inline]
-    pub fn queue_pieces(&self, token: Token, pieces: &[IoSlice<'_>], len: usize) -> bool {
+    pub fn queue_slices(&self, token: Token, pieces: &[IoSlice<'_>], len: usize) -> bool {
         if len > PIECES || len == 0 {
             return false;
         }

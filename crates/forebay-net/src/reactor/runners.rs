@@ -23,7 +23,7 @@ pub struct Job<W> {
 /// Largest number of idle runners that are kept. A thousand requests that wait for upstreams at once end and begin in turns of hundreds,
 /// and a new runner for each would be the cost of a tenth of a proxied request. Those that have had no work for a while end
 /// ([`Runners::end_unneeded`]).
-pub(super) const SPARE_RUNNERS: usize = if cfg!(test) { 64 } else { 1024 };
+pub(super) const IDLE_RUNNERS: usize = if cfg!(test) { 64 } else { 1024 };
 
 /// Returns the memory that an idle connection with the state `C` takes in the reactor, bytes.
 pub const fn idle_bytes<C>() -> usize {
@@ -165,7 +165,7 @@ impl<C: 'static, W: From<C> + 'static> Runners<C, W> {
                 return Poll::Ready(job);
             }
             let mut idle = self.idle.borrow_mut();
-            let keep = idle.len() < SPARE_RUNNERS;
+            let keep = idle.len() < IDLE_RUNNERS;
             if keep {
                 idle.push(id);
             }

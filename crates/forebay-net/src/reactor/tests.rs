@@ -1,5 +1,5 @@
 use super::batch::PIECES;
-use super::runners::SPARE_RUNNERS;
+use super::runners::IDLE_RUNNERS;
 use super::*;
 use rustix::io::IoSlice;
 use std::cell::{Cell, RefCell};
@@ -273,7 +273,7 @@ fn a_panic_costs_one_connection() {
 fn surplus_runners_are_let_go_and_made_again() {
     let test = Test::new();
     for _ in 0..2 {
-        let burst: Vec<_> = (0..SPARE_RUNNERS + 10).map(|_| test.connect()).collect();
+        let burst: Vec<_> = (0..IDLE_RUNNERS + 10).map(|_| test.connect()).collect();
         for (token, _) in &burst {
             test.start(*token, Work::Wait);
         }
@@ -281,10 +281,10 @@ fn surplus_runners_are_let_go_and_made_again() {
             test.readable(*token);
         }
         assert_eq!(test.io.poller.in_use(), 0);
-        assert_eq!(test.runners.idle().len(), SPARE_RUNNERS);
-        assert_eq!(test.reactor.tasks.places(), SPARE_RUNNERS + 10);
+        assert_eq!(test.runners.idle().len(), IDLE_RUNNERS);
+        assert_eq!(test.reactor.tasks.places(), IDLE_RUNNERS + 10);
     }
-    assert_eq!(test.served.get(), 2 * (SPARE_RUNNERS as u32 + 10));
+    assert_eq!(test.served.get(), 2 * (IDLE_RUNNERS as u32 + 10));
 }
 
 #[test]
@@ -436,11 +436,11 @@ fn an_answer_in_pieces_waits_as_a_whole() {
     let queue = |len: usize| {
         let pieces = pieces(len);
         let slices = [IoSlice::new(&pieces[0]), IoSlice::new(&pieces[1])];
-        test.io.poller.queue_pieces(token, &slices, len)
+        test.io.poller.queue_slices(token, &slices, len)
     };
     assert!(!queue(100), "there is time to send it at once");
     test.busy();
-    assert!(!queue(PIECES + 1) && !test.io.poller.queue_pieces(token, &[], 0));
+    assert!(!queue(PIECES + 1) && !test.io.poller.queue_slices(token, &[], 0));
     assert!(queue(100) && test.io.poller.queue_answer(token, b"small") && queue(PIECES));
     assert_eq!(test.everything(&theirs), b"");
     test.io.poller.flush_answers();

@@ -453,7 +453,7 @@ impl Wire {
             Wire::Closed => return Err(Errno::BADF),
         };
         let want: usize = pieces.iter().map(|s| s.len()).sum();
-        if then == Then::Wait && io.poller.queue_pieces(token, pieces, want) {
+        if then == Then::Wait && io.poller.queue_slices(token, pieces, want) {
             return Ok(Sent { bytes: want, full: false });
         }
         clear(&io.poller, token)?;

@@ -385,7 +385,7 @@ struct Tables(HashMap<Vec<usize>, InEffect>);
 
 impl Tables {
     fn share(&mut self, values: Vec<Value>) -> InEffect {
-        // Equal values have been made one before, so that their addresses can be compared in their place.
+        // Levels share equal values, so the addresses of the values are compared instead of the values.
         let key = values.iter().map(|(_, value)| value.addr()).collect();
         self.0.entry(key).or_insert_with(|| InEffect::new(values)).clone()
     }
